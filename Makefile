@@ -26,7 +26,7 @@ NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig
 MPICH_VERSION := 5.0.2
 
 .PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines \
-  test-engines-quickest test-torch-versions check bench chaos fuzz tsan asan test-aarch64 cuda-all \
+  test-engines-quickest test-torch-versions check lint tidy bench chaos fuzz tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -183,11 +183,15 @@ ln -s $(CURDIR)/horoacc/* build/types/horoacc/ && ln -sfn $(CURDIR)/launcher bui
 cd build/types && mypy --config-file $(CURDIR)/pyproject.toml -p horoacc
 endef
 
-check: build
+check: lint tidy
+
+lint: build
 	clang-format --dry-run --Werror $(CXX_FILES)
 	ruff check .
 	ruff format --check .
 	$(TYPES)
+
+tidy: build
 	python tests/tidy.py $(NATIVE) -j $(JOBS)
 
 # Sanitizers reserve fixed address ranges that a randomised layout may occupy.

@@ -19,7 +19,7 @@ RELEASE_SECONDS = 5.0  # the fault matrix's bound
     ("mode", "ranks"),
     [
         *[("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3)],
-        ("several hosts", 4),
+        *[("leader", 8), ("stream", 8), ("several hosts", 4)],
     ],
 )  # fmt: skip
 def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("way", "times", "ranks"), [("shm", 200, 2), ("hosts", 40, 2), ("shm", 20, 4)]
+    ("way", "times", "ranks"), [("shm", 200, 2), ("hosts", 40, 2), ("shm", 20, 4), ("shm", 10, 8)]
 )
 def test_cycles_leak_nothing(way: str, times: int, ranks: int) -> None:
     cycles.run(way, times, ranks)

@@ -23,6 +23,7 @@ from seeds import fuzzed
 from horoacc.launcher import explain
 
 SIMULATED = {"HOROACC_SIMULATED_HOSTS": "2+2"}
+FOUR_HOSTS = {"HOROACC_SIMULATED_HOSTS": "2+2+2+2"}
 STALL = {"HOROACC_STALL_CHECK_TIME_SECONDS": "1"}
 # The fault matrix's bound for the warning; when a stalled tensor ends a job here, and the bound
 # beyond it.
@@ -37,7 +38,7 @@ def _of_the_late(lines: Iterable[str]) -> list[str]:
     return [line for line in lines if "'allreduce.late'" in line]
 
 
-@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, SIMULATED)])
+@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, SIMULATED), (8, FOUR_HOSTS)])
 def test_a_stall_tells_where_the_missing_rank_is(
     faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
 ) -> None:
@@ -50,7 +51,7 @@ def test_a_stall_tells_where_the_missing_rank_is(
     (waited,) = re.findall(r"has waited for (\d+) s", warning)
     # By the warning rank's clock, in whole seconds.
     assert 1 <= int(waited) <= holdups.allow(WARNING_SECONDS)
-    missing = r"rank\(s\) ([023], )*1(, [23])* have not submitted it"
+    missing = r"rank\(s\) ([02-7], )*1(, [2-7])* have not submitted it"
     assert re.search(r"'allreduce\.late' has waited .* " + missing, warning), warning
     waits = r"; rank 1 is in " + AWAITS_GO + r":\d+\) < run \(faulted_rank\.py:\d+\) <"
     assert re.search(waits, warning), warning

@@ -20,7 +20,7 @@ from launcher_jobs import Job
 from linked_ranks import free_port
 
 END_SECONDS = 5.0  # the fault matrix's bound
-ALL = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
+ALL = [*itertools.product((2, 4), (*PHASES, "shutdown")), (8, "negotiating"), (8, "collective")]
 
 
 def test_the_launcher_is_told(another: Callable[..., FaultedJob]) -> None:

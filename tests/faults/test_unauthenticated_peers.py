@@ -14,7 +14,8 @@ from linked_ranks import PHASES, LinkedRanks
 
 # Idle connections by the number of ranks: to the port of the rendezvous, and while the job runs to
 # one port and to each of the others. A port accepts 500 a second, the largest crowd in 20 s.
-EARLY, CROWD = {2: 2500, 4: 500}, {2: (10_000, 1000), 4: (500, 500)}
+EARLY = {2: 2500, 4: 500, 8: 500}
+CROWD = {2: (10_000, 1000), 4: (500, 500), 8: (300, 100)}
 # Pending connections of a port (docs/security.md), and descriptors that a rank opens now and then.
 MOST_PENDING, SOME = 256, 16
 
@@ -48,7 +49,7 @@ def _purpose_of(port: peers.Address, recorded: dict[int, bytes]) -> int:
     raise AssertionError(f"{port} answers no greeting")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_during_rendezvous(linked: LinkedRanks, size: int) -> None:
     linked.size = size
     linked.start(0)
@@ -78,7 +79,7 @@ def test_during_rendezvous(linked: LinkedRanks, size: int) -> None:
     assert not any(_told_of(linked, rank) for rank in range(1, size))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     """Some of each kind in every phase, and idle ones until the ranks have left."""
     linked.size = size

@@ -107,7 +107,7 @@ def movements_are_exact() -> None:
     dist.reduce(turned, dst=last)
     assert rank < last or torch.equal(turned.cpu(), total * 1j)
     moved = horoacc.counters()["gpu_moved_bytes"] - before
-    on_gpus = _mode() != "cpu_reduce"
+    on_gpus = _mode() != "cpu_reduce" and not _several_hosts()
     if size > 1:
         assert moved == ((size + 6) * mine.nbytes + shard.nbytes if on_gpus else 0), moved
 
@@ -222,9 +222,11 @@ def the_mode_is_used() -> None:
     assert float((found.cpu() - hvd.size()).abs().max()) == 0.0
     after = horoacc.counters()
     moved = {name: after[f"gpu_{name}bytes"] - before[f"gpu_{name}bytes"]
-             for name in ("leader_", "stream_", "kernel_", "nccl_", "")}  # fmt: skip
-    _say(f"{mode}: bytes by leader, stream, kernel, NCCL and host {list(moved.values())}")
-    if mode == "auto":
+             for name in ("leader_", "stream_", "kernel_", "nccl_", "composed_", "")}  # fmt: skip
+    _say(f"{mode}: bytes {moved}; those without a name are the host's")
+    if _several_hosts():
+        assert moved["composed_"] == sum(moved.values()) > 0
+    elif mode == "auto":
         assert sum(moved.values()) == 4 * MIB
     else:
         used = "" if mode == "cpu_reduce" else f"{mode}_"
@@ -278,8 +280,13 @@ def _mode() -> str:
     return os.environ.get("HOROACC_GPU_MODE", "auto")
 
 
+def _several_hosts() -> bool:
+    return bool(os.environ.get("HOROACC_SIMULATED_HOSTS"))
+
+
 def _figure(**row: object) -> None:
     """A line that tests/gpu/bounds.py reads."""
+    row["mps"] = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
     print(json.dumps(row), flush=True)
 
 
@@ -342,8 +349,8 @@ def times_of_small_allreduce() -> None:
                     us=round(micros, 1))  # fmt: skip
 
 
-def times_of_the_leaders_bound() -> None:
-    """One rank alone copies what mode L must move: 2 N S, and 6 N S with packing and unpacking."""
+def times_of_the_bound() -> None:
+    """One rank alone copies what the GPU must move: 2 N S, and 6 N S with packing and unpacking."""
     for mib in [size for size in SIZES if size >= 64] or SIZES:
         tensor = torch.ones(mib * MIB // 4, device=device())
         other = torch.empty_like(tensor)
@@ -356,11 +363,32 @@ def times_of_the_leaders_bound() -> None:
         copies = float(hvd.broadcast(torch.tensor(_median_seconds(bound)), 0))
         whole = _median_seconds(lambda tensor=tensor: hvd.allreduce_(tensor, name="bound"))  # type: ignore[misc]
         _first_says(
-            what="leader", ranks=hvd.size(), MiB=mib, ms=round(whole * 1e3, 3), **{
+            what="bound", mode=_mode(), ranks=hvd.size(), MiB=mib, ms=round(whole * 1e3, 3), **{
                 "2NS ms": round(copies * 1e3, 3), "of 2NS": round(copies / whole, 3),
                 "of 6NS": round(3 * copies / whole, 3),
             },
         )  # fmt: skip
+
+
+def times_against_gloo() -> None:
+    """The peer that takes several ranks on one GPU: a blocking call, by turns."""
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    groups = {"gloo": dist.new_group(backend="gloo"), "horoacc": dist.group.WORLD}
+
+    def call(tensor, group):  # type: ignore[no-untyped-def]
+        return lambda: dist.all_reduce(tensor, group=group)
+
+    for kib in (1, 1 << 10, 64 << 10):
+        tensor = torch.zeros(kib * 256, device=device())
+        spent: dict[str, list[float]] = {name: [] for name in groups}
+        for _ in range(5):
+            for name, group in groups.items():
+                spent[name].append(_median_seconds(call(tensor, group), 4))
+        micros = {name: statistics.median(some) * 1e6 for name, some in spent.items()}
+        _first_says(what="against gloo", mode=_mode(), ranks=hvd.size(), KiB=kib,
+                    ratio=round(micros["gloo"] / micros["horoacc"], 2),
+                    **{f"{name} us": round(us, 1) for name, us in micros.items()})  # fmt: skip
 
 
 class _Weights(torch.nn.Module):
@@ -375,29 +403,27 @@ class _Weights(torch.nn.Module):
 
 
 def times_of_steps() -> None:
-    """A backward pass and a step with DistributedDataParallel over horoacc."""
+    """A backward pass and a step: with DistributedDataParallel over horoacc, alone, over gloo."""
     if not dist.is_initialized():
         dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    gloo = dist.new_group(backend="gloo")
+    factor = torch.ones((), device=device())
     for name, sizes in (("ResNet-50", RESNET_50), ("GPT-2 small", GPT_2_SMALL)):
-        model = _Weights(sizes).to(device())
-        net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        factor = torch.ones((), device=device())
+        mb = round(4 * sum(sizes) / 1e6)
+        row = {"what": "step", "model": name, "mode": _mode(), "ranks": hvd.size(), "MB": mb}
+        for column, group in (("ms", dist.group.WORLD), ("ms alone", None), ("ms gloo", gloo)):
+            model = _Weights(sizes).to(device())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            net = model if group is None else torch.nn.parallel.DistributedDataParallel(
+                model, process_group=group, gradient_as_bucket_view=True)  # fmt: skip
 
-        def step(net=net, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
-            optimizer.zero_grad()
-            net(factor).backward()  # noqa: B023 - called before the next model
-            optimizer.step()
+            def step(net=net, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
+                optimizer.zero_grad()
+                net(factor).backward()
+                optimizer.step()
 
-        def alone(model=model, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
-            optimizer.zero_grad()
-            model(factor).backward()  # noqa: B023 - called before the next model
-            optimizer.step()
-
-        both = _median_seconds(step)
-        _first_says(what="step", model=name, mode=_mode(), ranks=hvd.size(),
-                    MB=round(4 * sum(sizes) / 1e6), ms=round(both * 1e3, 1),
-                    **{"ms alone": round(_median_seconds(alone) * 1e3, 1)})  # fmt: skip
+            row[column] = round(_median_seconds(step, 5) * 1e3, 1)
+        _first_says(**row)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/dtype.h"
 #include "execute/cuda/cuda_plugin.h"
 
 namespace {
@@ -90,15 +91,33 @@ class Gpu {
     Drain();
     return value;
   }
-  void Pack(const void* from, void* to, size_t bytes) {
-    const ha_cuda_tensor tensor{from, to, bytes};
-    const ha_cuda_pack job{.tensors = &tensor,
-                           .tensor_count = 1,
+  void Pack(const char* from, char* to, size_t bytes, size_t count) {
+    std::vector<ha_cuda_tensor> tensors;
+    for (size_t i = 0; i < count; ++i)
+      tensors.push_back({from + i * bytes, to + i * bytes, bytes});
+    const ha_cuda_pack job{.tensors = tensors.data(),
+                           .tensor_count = count,
                            .from_type = 0,
                            .to_type = 0,
                            .factor = 1,
                            .nonfinite = nullptr};
     Call("a launch", table_->pack, stream_, &job);
+  }
+  /// Sums of float32, of neighbouring blocks and in place.
+  void Reduce(char* from, size_t count, size_t ranks) {
+    std::vector<void*> places;
+    for (size_t r = 0; r < ranks; ++r) places.push_back(from + r * 4 * count);
+    const ha_cuda_reduce job{.sources = places.data(),
+                             .destinations = places.data(),
+                             .source_count = ranks,
+                             .destination_count = ranks,
+                             .count = count,
+                             .type = static_cast<int>(horoacc::DType::kFloat32),
+                             .op = static_cast<int>(horoacc::ReduceOp::kSum),
+                             .pre = 1,
+                             .post = 1,
+                             .divisor = 1};
+    Call("a launch", table_->reduce, stream_, &job);
   }
   /// Waits for the stream. A hang ends with the process.
   void Drain() {
@@ -175,34 +194,42 @@ double Microseconds(int times, const std::function<void()>& body) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / times;
 }
 
+/// Calls in a row: the host's time of each, and that until the GPU is through, by their number.
+void Say(const std::string& what, int calls, const std::function<void()>& call,
+         const std::function<void()>& drain) {
+  call();  // code is loaded at its first launch
+  drain();
+  double host = 0;
+  const double whole = Microseconds(1, [&] {
+    host = Microseconds(calls, call);
+    drain();
+  });
+  std::printf(R"({"what": "%s", "us": %.2f, "host us": %.2f})"
+              "\n",
+              what.c_str(), whole / calls, host);
+}
+
 void Costs(const char* library) {
   Gpu gpu(library);
   Shared& shared = *NewShared();
   gpu.Pin(&shared);
-  void* const block = gpu.Allocate(kBlock);
-  const auto say = [](const char* what, double us) {
-    std::printf(R"({"what": "%s", "us": %.2f})"
-                "\n",
-                what, us);
+  char* const block = static_cast<char*>(gpu.Allocate(2 * kBlock));
+  const auto drain = [&] { gpu.Drain(); };
+  Say("a call on a stream word", 100, [&] { gpu.Write(&shared.words[0], 1); }, drain);
+  Say("a call on 7 stream words", 100, [&] { gpu.WriteSome(shared.words, 7); }, drain);
+  for (const size_t tensors : {1U, 8U, 100U, 2000U}) {
+    const auto pack = [&] { gpu.Pack(block, block + kBlock, 1024, tensors); };
+    Say("a pack of " + std::to_string(tensors), 100, pack, drain);
+  }
+  for (const size_t ranks : {2U, 8U}) {
+    const auto reduce = [&] { gpu.Reduce(block, 256, ranks); };
+    Say("a reduction of " + std::to_string(ranks), 100, reduce, drain);
+  }
+  const auto seen = [&] {
+    gpu.Pack(block, block + kBlock, 1024, 1);
+    gpu.Drain();
   };
-  gpu.Drain();
-  const double calls = Microseconds(100, [&] { gpu.Write(&shared.words[0], 1); });
-  gpu.Drain();
-  say("a call on a stream word", calls);
-  say("calls on 7 stream words in a row, each", Microseconds(1, [&] {
-                                                  for (int i = 0; i < 100; ++i)
-                                                    gpu.WriteSome(shared.words, 7);
-                                                  gpu.Drain();
-                                                }) / 100);
-  say("launches in a row, each", Microseconds(1, [&] {
-                                   for (int i = 0; i < 100; ++i)
-                                     gpu.Pack(block, static_cast<char*>(block) + kPage, 1024);
-                                   gpu.Drain();
-                                 }) / 100);
-  say("a launch until the host sees its end", Microseconds(100, [&] {
-        gpu.Pack(block, static_cast<char*>(block) + kPage, 1024);
-        gpu.Drain();
-      }));
+  Say("a launch until the host sees its end", 100, seen, [] {});
 }
 
 }  // namespace

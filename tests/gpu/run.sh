@@ -3,21 +3,22 @@
 # 3.10 or newer with its headers, torch 2.10 or newer, NumPy and cloudpickle. Needs neither network,
 # CMake, MPI nor an installed HoroACC.
 #
-#   tests/gpu/run.sh [--resume] [folder]
+#   tests/gpu/run.sh [--resume | --build] [folder]
 #
 # It builds in the folder (build/gpu), and writes there every part's output, verdicts.txt (PASS, FAIL
 # or NOT CHECKED), bounds.txt (MET, NOT MET or NOT MEASURED) and table.md (both, for docs/gpu.md); to
 # $OUT, if that is set, the same in four files (parts.txt has all output). What it runs first is the
 # probe of what the modes assume of CUDA. A part that fails, or takes too long, does not end the others.
 # After SECONDS_IN_ALL (540) no part begins: the remaining ones are NOT CHECKED, and --resume runs them,
-# and those that failed, in another run.
+# and those that failed, in another run, with the objects that are there. `ARCH=sm_90 tests/gpu/run.sh
+# --build` makes those without a GPU, on any machine with nvcc, to be carried to one.
 #
 # TensorFlow is checked where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON
 # (another interpreter of the same version); NCCL if it can be loaded: NCCL=path, else torch's.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-resume=false
-[ "${1:-}" = --resume ] && resume=true && shift
+option=
+case ${1:-} in --*) option=$1 && shift ;; esac
 out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd)
 python=${PYTHON:-$(command -v python3 || command -v python)}
 tensorflow_python=${TENSORFLOW_PYTHON:-$python}
@@ -26,7 +27,7 @@ library=$out/libhoroacc_cuda.so
 core=$out/core
 budget=${SECONDS_IN_ALL:-540}
 verdicts=$out/verdicts.txt
-[ "$resume" = true ] || rm -f "$out"/*.txt
+[ "$option" = --resume ] || rm -rf "$out"/*.txt "$out"/*.cu.o "$core"
 mkdir -p "$core"
 touch "$out/passed.txt"
 : > "$verdicts"
@@ -55,6 +56,7 @@ hand_out() {
 part() {
   local name=$1 seconds=$2 begin=$SECONDS left=$((budget - SECONDS)) code
   shift 2
+  [ -z "${MOST_SECONDS:-}" ] || left=$((MOST_SECONDS < left ? MOST_SECONDS : left))
   if grep -qx "$name" "$out/passed.txt"; then
     say "PASS $name, in a run before"
     return 0
@@ -90,16 +92,19 @@ print(headers, 'is there' if headers.exists() else 'IS MISSING: horoacc cannot b
 
 # One file: a kernel's, or one of the core (its kernels to the same bits as everywhere).
 compile() {
+  local object=$core/${1//\//.}.o
+  case $1 in *.cu) object=$out/$(basename "$1").o ;; esac
+  [ ! -e "$object" ] || return 0
   local flags=(-std=c++20 -O3 -fPIC -fvisibility=hidden -Icsrc "-DHOROACC_VERSION=\"$version\"")
   case $1 in
     *.cu)
       "$nvcc" -std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden \
-        -arch=native -c "$1" -o "$out/$(basename "$1").o"
+        -arch="${ARCH:-native}" -c "$1" -o "$object"
       return
       ;;
     tests/gpu/*) # nvcc knows where CUDA's headers are
       "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -c "$1" \
-        -o "$core/${1//\//.}.o"
+        -o "$object"
       return
       ;;
     */execute/kernels/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
@@ -110,7 +115,7 @@ compile() {
     csrc/api/python*) flags+=(-isystem "$folder/include" -isystem "$headers") ;;
     tests/cpp/*) flags+=(-Itests/cpp -ffp-contract=off) ;;
   esac
-  g++ "${flags[@]}" -c "$1" -o "$core/${1//\//.}.o"
+  g++ "${flags[@]}" -c "$1" -o "$object"
 }
 
 # Compiles all files at once, the longest first.
@@ -134,15 +139,26 @@ probe() {
   g++ -std=c++20 -O2 -Icsrc tests/gpu/probe.cc -ldl -o "$out/probe" && "$out/probe" "$library"
 }
 
-# A daemon of its own. Two ranks on one GPU, whose kernels wait for each other.
-kernel_under_mps() {
+# under_mps COMMAND ... A daemon of its own: kernels of several processes run at once, and may wait
+# for each other.
+under_mps() {
   export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
   mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"
   nvidia-cuda-mps-control -d || return 1
-  in_mode kernel 2 the_mode_is_used reductions_are_exact times_of_small_allreduce
+  "$@"
   local code=$?
   echo quit | nvidia-cuda-mps-control
   return "$code"
+}
+
+# Every mode of ranks on one GPU that do not take turns.
+modes_in_turn() {
+  local mode
+  in_mode kernel 2 the_mode_is_used reductions_are_exact || return 1
+  for mode in leader stream kernel cpu_reduce; do
+    in_mode "$mode" 4 the_mode_is_used times_of_small_allreduce times_of_the_bound || return 1
+  done
+  in_mode auto 4 times_against_gloo times_of_steps
 }
 
 # The checks and the benchmark of persistent kernels, and the host's of the others, on the core.
@@ -181,6 +197,11 @@ collectives() {
 # in_mode MODE RANKS PART ...
 in_mode() {
   HOROACC_GPU_MODE=$1 collectives "${@:2}"
+}
+
+# on_hosts RANKS_OF_EACH PART ... Hosts of one machine, whose GPUs add up inside each.
+on_hosts() {
+  HOROACC_SIMULATED_HOSTS=$1 in_mode auto $((${1//+/ + })) "${@:2}"
 }
 
 # The modes are measured, and chosen by that.
@@ -226,14 +247,18 @@ tensorflow() {
 # that a killed rank has left must not be timed, so those parts come late.
 nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
   for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
-export -f compile machine compile_all plugin programs package collectives in_mode tuned_modes killed_rank sanitizer \
-  tensorflow probe kernel_under_mps
+export -f compile machine compile_all plugin programs package collectives in_mode on_hosts tuned_modes killed_rank sanitizer \
+  tensorflow probe under_mps modes_in_turn
 sanitizer=$(command -v compute-sanitizer || echo "${nvcc%/*}/compute-sanitizer")
 export nvcc python tensorflow_python out core library nccl sanitizer
 
 part machine 60 bash -c machine
-part compile 300 bash -c compile_all
+part compile 900 bash -c compile_all
 part plugin 30 bash -c plugin
+if [ "$option" = --build ]; then
+  part programs 90 bash -c programs
+  exit
+fi
 part probe 60 bash -c probe
 # One g++ that reads torch's headers; the kernels need none of it.
 part package 240 bash -c package &
@@ -251,10 +276,19 @@ part times_of_persistent 75 "$out/time_persistent" "$library" "$nccl" ||
 wait "$packaging"
 part times_of_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_allreduce"
 for ranks in 4 2 8; do
-  part "times_of_leader_$ranks" 40 bash -c "in_mode leader $ranks times_of_the_leaders_bound"
+  part "times_of_leader_$ranks" 40 bash -c "in_mode leader $ranks times_of_the_bound"
 done
 part times_of_steps 60 bash -c "in_mode auto 4 times_of_steps"
-kernels times_of_launches
+part times_against_gloo 60 bash -c "in_mode auto 4 times_against_gloo"
+if command -v nvidia-cuda-mps-control > /dev/null; then
+  part modes_under_mps 120 bash -c "under_mps modes_in_turn"
+else
+  say "NOT CHECKED modes of ranks that share a GPU, with MPS: there is no nvidia-cuda-mps-control"
+fi
+for mode in leader stream; do
+  part "times_of_$mode" 60 bash -c "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
+done
+part times_of_small_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_small_allreduce times_of_steps"
 # Parts without timings run at once: they mostly start processes.
 kernels reduce_is_exact &
 kernels pack_is_exact factors_are_exact nonfinite_is_counted &
@@ -272,43 +306,29 @@ for ranks in 4 8 2 1; do
   done
   wait
 done
+for hosts in 2+2 3+1; do
+  part "collectives_of_hosts_$hosts" 120 bash -c "on_hosts $hosts $exact" &
+done
+wait
+part killed_rank_of_hosts 40 bash -c "HOROACC_SIMULATED_HOSTS=2+2 killed_rank auto 4"
+part times_of_hosts 40 bash -c "on_hosts 2+2 times_of_allreduce times_of_small_allreduce"
 for mode in leader stream cpu_reduce; do
   part "killed_rank_$mode" 40 bash -c "killed_rank $mode 4"
 done
-# torch's allocator would hide what lies beyond a tensor.
-if command -v "$sanitizer" > /dev/null; then
-  for tool in memcheck racecheck; do
-    part "${tool}_kernels" 120 bash -c "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sanitizer $tool '$python' \
-      tests/gpu/check_kernels.py '$library' nonfinite_is_counted factors_are_exact" &
-    part "${tool}_persistent" 120 bash -c \
-      "sanitizer $tool '$out/check_persistent' '$library' algorithms" &
-  done
-  wait
-else
-  say "NOT CHECKED compute-sanitizer: there is none beside $nvcc or on the PATH"
-fi
 for mode in leader stream cpu_reduce; do
   part "small_buffer_$mode" 90 bash -c \
     "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact" &
 done
 wait
-part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used a_capture_is_refused"
-part cuda_graphs 120 bash -c "in_mode auto 2 graphs_go_on_around_it"
+part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used a_capture_is_refused" &
+part cuda_graphs 120 bash -c "in_mode auto 2 graphs_go_on_around_it" &
 part sets_take_turns 60 bash -c "in_mode stream 4 sets_take_turns && \
-  CUDA_DEVICE_MAX_CONNECTIONS=1 in_mode stream 4 sets_take_turns"
-part tuned_modes 90 bash -c tuned_modes
-for mode in leader stream; do
-  part "times_of_$mode" 60 bash -c "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
-done
-part times_of_small_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_small_allreduce times_of_steps"
+  CUDA_DEVICE_MAX_CONNECTIONS=1 in_mode stream 4 sets_take_turns" &
 # Mode K in the engine: a rank alone; without MPS two on one GPU are refused; several have one each.
 part collectives_of_1_kernel 60 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact \
-  movements_are_exact"
-if command -v nvidia-cuda-mps-control > /dev/null; then
-  part kernel_under_mps 90 bash -c kernel_under_mps
-else
-  say "NOT CHECKED mode K of two ranks on one GPU: there is no nvidia-cuda-mps-control"
-fi
+  movements_are_exact" &
+wait
+part tuned_modes 90 bash -c tuned_modes
 if [ "$gpus" -gt 1 ]; then
   part "collectives_of_${gpus}_kernel" 120 bash -c "in_mode kernel $gpus $exact times_of_allreduce \
     times_of_small_allreduce"
@@ -348,6 +368,18 @@ if [ -z "$without" ]; then
   done
 else
   say "NOT CHECKED tensorflow: $without"
+fi
+# torch's allocator would hide what lies beyond a tensor.
+if command -v "$sanitizer" > /dev/null; then
+  for tool in memcheck racecheck; do
+    part "${tool}_kernels" 120 bash -c "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sanitizer $tool '$python' \
+      tests/gpu/check_kernels.py '$library' nonfinite_is_counted factors_are_exact" &
+    part "${tool}_persistent" 120 bash -c \
+      "sanitizer $tool '$out/check_persistent' '$library' algorithms" &
+  done
+  wait
+else
+  say "NOT CHECKED compute-sanitizer: there is none beside $nvcc or on the PATH"
 fi
 part host_tests 60 bash -c '"$out/cuda_reduce_test" && "$out/cuda_pack_test"'
 

@@ -78,8 +78,8 @@ void Time(const Plugin& plugin, const std::string& nccl, uint32_t ranks, size_t 
   const uint32_t few = std::min(each, wanted);
   if (bytes <= kMiB) add("one_shot", few, 65536);
   if (bytes <= 4 * kMiB) add("two_shot", few, 65536);
+  add("direct", std::min(each, std::max(few, 4U)), 65536);
   if (bytes >= kMiB) {
-    add("direct", each, 65536);
     add("ring", each, 262144);
     add("cpu_reduce", std::max(each / 4, 1U), 262144);
   } else {
@@ -121,9 +121,8 @@ int main(int argc, char** argv) {
   const Plugin plugin = OpenPlugin(argv[1]);
   const std::string nccl = argc > 2 ? argv[2] : "libnccl.so.2";
   for (const uint32_t ranks : {2U, 4U, 8U}) {
-    for (const size_t bytes : {size_t{8} << 10, size_t{1} << 20, size_t{256} << 20}) {
-      Time(plugin, nccl, ranks, bytes);
-    }
+    for (const size_t kib : {size_t{8}, size_t{32}, size_t{128}, size_t{1} << 10, size_t{256} << 10})
+      Time(plugin, nccl, ranks, kib << 10);
   }
   return 0;
 }

@@ -20,7 +20,7 @@ hvd.init()
 if len(sys.argv) > 2:
     hvd.barrier()
     print(sys.argv[2], flush=True)
-if hvd.rank() in (1, 3):
+if hvd.rank() % 2 == 1:
     deadline = time.monotonic() + 50
     while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -28,24 +28,29 @@ print(hvd.allreduce(np.ones(3), name="gradients", op=hvd.Sum).tolist(), flush=Tr
 """
 
 
-def test_the_warning_names_tensor_and_ranks_and_the_job_goes_on(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_warning_names_tensor_and_ranks_and_the_job_goes_on(
+    job: Job, tmp_path: Path, size: int
+) -> None:
     go = tmp_path / "go"
     process = job.start(
-        "--tcp", "-np", "4", "--stall-check-warning-time-seconds", "0.5",
+        "--tcp", "-np", str(size), "--stall-check-warning-time-seconds", "0.5",
         sys.executable, "-c", LATE, str(go),
     )  # fmt: skip
     assert process.stderr is not None
+    ready, late = (", ".join(map(str, range(first, size, 2))) for first in (0, 1))
     begun = time.monotonic()
     line = process.stderr.readline().decode()
     assert time.monotonic() - begun >= 0.5
-    words = r"'allreduce.gradients' has waited for \d+ s: rank\(s\) 0, 2 are ready, "
-    assert re.search(words + r"rank\(s\) 1, 3 have not submitted it", line), line
+    words = rf"'allreduce.gradients' has waited for \d+ s: rank\(s\) {ready} are ready, "
+    assert re.search(words + rf"rank\(s\) {late} have not submitted it", line), line
     # Of the ranks that wait, the first whose stall limit passes warns.
-    assert re.match(r"\[([02])\] horoacc \d\d:\d\d:\d\d rank \1 warning: ", line), line
+    assert re.match(r"\[([0246])\] horoacc \d\d:\d\d:\d\d rank \1 warning: ", line), line
     go.touch()
     out, err = process.communicate(timeout=50)
     assert process.returncode == 0 and err == b""
-    assert sorted(out.decode().splitlines()) == [f"[{r}] [4.0, 4.0, 4.0]" for r in range(4)]
+    total = float(size)
+    assert sorted(out.decode().splitlines()) == [f"[{r}] {[total] * 3}" for r in range(size)]
     job.expect_nothing_left()
 
 

@@ -42,9 +42,9 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 @functools.cache
-def wanted_bits(pools: Pools) -> str:
+def wanted_bits(pools: Pools, ranks: int) -> str:
     """What the job gives where there is room."""
-    pool = pools.get(2, "horoacc.torch", {"HOROACC_ARENA": "off"})
+    pool = pools.get(ranks, "horoacc.torch", {"HOROACC_ARENA": "off"})
     return str(pool.run(TRAINING, "large_job", {}, 120)[0][0])
 
 
@@ -54,15 +54,15 @@ def bytes_of_shm() -> int:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("arena", ["off", "gradients", "all"])
+@pytest.mark.parametrize(("arena", "ranks"), [("off", 2), ("gradients", 2), ("all", 2), ("all", 8)])
 @pytest.mark.parametrize("env", [pytest.param({}, id="tcp"), over_mpi("openmpi", "over", {})])
 def test_same_bits_where_shm_is_small(
-    pools: Pools, fork_server: ForkServer, env: dict[str, str], arena: str
+    pools: Pools, fork_server: ForkServer, env: dict[str, str], arena: str, ranks: int
 ) -> None:
-    wanted = wanted_bits(pools)
-    pool = RankPool(2, "horoacc.torch", env | {"HOROACC_ARENA": arena}, fork_server)
+    wanted = wanted_bits(pools, ranks)
+    pool = RankPool(ranks, "horoacc.torch", env | {"HOROACC_ARENA": arena}, fork_server)
     try:
-        assert pool.run(HERE, "bytes_of_shm", {}, 30) == [SHM_BYTES] * 2
+        assert pool.run(HERE, "bytes_of_shm", {}, 30) == [SHM_BYTES] * ranks
         results = pool.run(TRAINING, "large_job", {}, 120)
     finally:
         pool.stop()

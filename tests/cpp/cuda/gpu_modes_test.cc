@@ -125,6 +125,7 @@ TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
     for (const cuda::BucketPart& part : window.parts) {
       CHECK_EQ(part.first_byte, moved[part.tensor]);  // in order, without a gap
       CHECK(part.bytes > 0 && part.offset >= end && part.offset + part.bytes <= kBuffer);
+      CHECK_EQ(part.offset % 16, uint64_t{0});  // the widest access of a GPU's thread
       end = part.offset + part.bytes;
       moved[part.tensor] += part.bytes;
       // Exactly one run has it, with the tensor's type and operation.

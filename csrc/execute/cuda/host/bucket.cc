@@ -6,7 +6,8 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr uint64_t kAlignment = 256;  // of the first element of each kind
+constexpr uint64_t kRunAlignment = 256;    // of the first element of each kind
+constexpr uint64_t kTensorAlignment = 16;  // so that a GPU's thread moves 16 bytes at once
 constexpr uint64_t kShardUnit = 64;   // elements; whole runs of 16 bytes of every type
 
 bool IsMoreOf(const BucketRun& run, const BucketTensor& tensor) {
@@ -30,7 +31,8 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
       BucketWindow* window = &windows.back();
       uint64_t at = EndOf(*window);
       bool more = !window->runs.empty() && IsMoreOf(window->runs.back(), tensor);
-      if (!more) at = (at + kAlignment - 1) / kAlignment * kAlignment;
+      const uint64_t alignment = more ? kTensorAlignment : kRunAlignment;
+      at = (at + alignment - 1) / alignment * alignment;
       if (at + unit > buffer_bytes) {
         window = &windows.emplace_back();
         at = 0;
@@ -38,7 +40,8 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
       }
       const uint64_t count = std::min(tensor.count - done, (buffer_bytes - at) / unit);
       if (!more) window->runs.push_back({at, 0, tensor.type, tensor.op, tensor.scale});
-      window->runs.back().count += count;
+      BucketRun& run = window->runs.back();
+      run.count = (at - run.offset) / unit + count;
       window->parts.push_back({t, done * unit, count * unit, at});
       done += count;
     }

@@ -29,7 +29,8 @@ struct BucketPart {
   uint64_t offset = 0;
 };
 
-/// Elements of one kind, one after the other in the buffer, which one launch reduces.
+/// Elements of one kind, one after the other in the buffer, which one launch reduces. What lies
+/// between tensors goes with them.
 struct BucketRun {
   uint64_t offset = 0;
   uint64_t count = 0;

@@ -1,6 +1,7 @@
 #include "execute/cuda/kernels/kernel_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -83,19 +84,26 @@ Result<PackPlan> PlanPack(const PackJob& job) {
   plan.as_bytes = job.from == job.to && job.factor == 1.0 && job.nonfinite == nullptr;
   const size_t unit = plan.as_bytes ? SizeOf(job.from) : 1;
   const size_t wider = std::max(SizeOf(job.from), SizeOf(job.to));
-  const size_t grain = kTileGrain / (plan.as_bytes ? 1 : wider);
-  const size_t most = kTileBytes / kTileGrain;  // grains of a tile
+  const size_t grain = kTileGrain / (plan.as_bytes ? 1 : wider);  // a power of two
+  const int shift = std::countr_zero(grain);
+  constexpr size_t kMost = kTileBytes / kTileGrain;  // grains of a tile
   uint64_t tiles = 0;
+  plan.items.reserve(job.tensors.size());
   for (const Tensor& tensor : job.tensors) {
     if (tensor.count == 0) continue;
     const size_t count = tensor.count * unit;
-    const size_t grains = (count + grain - 1) / grain;
-    const size_t parts = (grains + most - 1) / most;
-    const size_t each = (grains + parts - 1) / parts;
+    const size_t grains = (count + grain - 1) >> shift;
+    size_t each = grains;
+    size_t parts = 1;
+    if (grains > kMost) {  // most tensors need none of these divisions
+      const size_t wanted = (grains + kMost - 1) / kMost;
+      each = (grains + wanted - 1) / wanted;
+      parts = (grains + each - 1) / each;
+    }
     plan.items.push_back({static_cast<const char*>(tensor.from), static_cast<char*>(tensor.to),
                           count, static_cast<uint32_t>(tiles),
-                          static_cast<uint32_t>(each * grain)});
-    tiles += (grains + each - 1) / each;
+                          static_cast<uint32_t>(each << shift)});
+    tiles += parts;
   }
   if (tiles > std::numeric_limits<uint32_t>::max()) return Refused("too much to pack at once");
   plan.args.tiles = static_cast<uint32_t>(tiles);

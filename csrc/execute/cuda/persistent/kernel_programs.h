@@ -37,7 +37,7 @@ struct KernelRules {
 class KernelPrograms {
  public:
   static constexpr uint64_t kMostOneShot = uint64_t{16} << 10;
-  static constexpr uint64_t kMostTwoShot = uint64_t{1} << 20;
+  static constexpr uint64_t kMostTwoShot = uint64_t{256} << 10;
 
   explicit KernelPrograms(KernelRules rules) : rules_(std::move(rules)) {}
 
