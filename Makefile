@@ -186,7 +186,7 @@ endef
 check: lint tidy
 
 lint: build
-	clang-format --dry-run --Werror $(CXX_FILES)
+	@clang-format --dry-run --Werror $(CXX_FILES)
 	ruff check .
 	ruff format --check .
 	$(TYPES)

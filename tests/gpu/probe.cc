@@ -93,8 +93,7 @@ class Gpu {
   }
   void Pack(const char* from, char* to, size_t bytes, size_t count) {
     std::vector<ha_cuda_tensor> tensors;
-    for (size_t i = 0; i < count; ++i)
-      tensors.push_back({from + i * bytes, to + i * bytes, bytes});
+    for (size_t i = 0; i < count; ++i) tensors.push_back({from + i * bytes, to + i * bytes, bytes});
     const ha_cuda_pack job{.tensors = tensors.data(),
                            .tensor_count = count,
                            .from_type = 0,

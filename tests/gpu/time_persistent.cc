@@ -121,7 +121,8 @@ int main(int argc, char** argv) {
   const Plugin plugin = OpenPlugin(argv[1]);
   const std::string nccl = argc > 2 ? argv[2] : "libnccl.so.2";
   for (const uint32_t ranks : {2U, 4U, 8U}) {
-    for (const size_t kib : {size_t{8}, size_t{32}, size_t{128}, size_t{1} << 10, size_t{256} << 10})
+    for (const size_t kib :
+         {size_t{8}, size_t{32}, size_t{128}, size_t{1} << 10, size_t{256} << 10})
       Time(plugin, nccl, ranks, kib << 10);
   }
   return 0;

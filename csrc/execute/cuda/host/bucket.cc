@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint64_t kRunAlignment = 256;    // of the first element of each kind
 constexpr uint64_t kTensorAlignment = 16;  // so that a GPU's thread moves 16 bytes at once
-constexpr uint64_t kShardUnit = 64;   // elements; whole runs of 16 bytes of every type
+constexpr uint64_t kShardUnit = 64;        // elements; whole runs of 16 bytes of every type
 
 bool IsMoreOf(const BucketRun& run, const BucketTensor& tensor) {
   return run.type == tensor.type && run.op == tensor.op && run.scale == tensor.scale;
