@@ -14,10 +14,16 @@ SCATTER: int
 JOIN: int
 
 class Output:
-    """Memory that the engine allocated. Supports the buffer protocol (format 'B', writable, 1-D
-    bytes) and keeps the memory alive."""
+    """Memory that the engine allocated. Unless it is `on_gpu` it supports the buffer protocol
+    (format 'B', writable, 1-D bytes) and keeps the memory alive."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    @property
+    def on_gpu(self) -> bool: ...
+    def copy_to(self, to: int, stream: int) -> None:
+        """Enqueues the copy of a result that is `on_gpu` to an address there, on a stream that has
+        joined (`join_stream`). To be called before the handle is released."""
+
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property

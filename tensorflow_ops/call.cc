@@ -112,6 +112,12 @@ absl::Status Ended::Give(int output, size_t member) {
     absl::Status status = context_->allocate_output(output, shape, &target);
     if (!status.ok() || result.bytes == 0) return status;
   }
+  if (result.on_gpu != 0) {
+    ha_error error{};
+    const int code = ha_copy_result(engine_, handle_, member, 0, result.bytes, Writable(*target),
+                                    call_.head.gpu->stream, &error);
+    return code == HA_OK ? absl::OkStatus() : StatusOf(error);
+  }
   auto* const memory = new EngineMemory(ha_take(engine_, handle_, member), result.bytes);
   Tensor given(context_->expected_output_dtype(output), shape, memory);
   memory->Unref();  // the tensor has a reference of its own

@@ -384,6 +384,7 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
   output->data = tensor.output;
   output->bytes = bytes;
   output->dtype = static_cast<int32_t>(type);
+  output->on_gpu = call && call->device && call->device->has_result(index) ? 1 : 0;
   const bool has_splits = call && !call->received_splits.empty();
   output->received_splits = has_splits ? call->received_splits.data() : nullptr;
   output->nsplits = has_splits ? static_cast<int32_t>(call->received_splits.size()) : 0;
@@ -398,6 +399,20 @@ void* ha_take(ha_engine* engine, ha_handle handle, size_t index) {
 }
 
 void ha_free(void* memory) { std::free(memory); }
+
+int ha_copy_result(ha_engine* engine, ha_handle handle, size_t index, size_t first, size_t bytes,
+                   void* to, void* stream, ha_error* error) {
+  return Guarded(error, [&]() -> Status {
+    const auto entry = engine->engine->Find(handle);
+    const horoacc::CollectiveEntry* const call =
+        entry ? horoacc::AsCollective(entry.get()) : nullptr;
+    if (!call || !entry->complete.load(std::memory_order_acquire) || !call->device ||
+        !call->device->has_result(index)) {
+      return MakeError(ErrorKind::kInvalid, "no result on a GPU for this handle");
+    }
+    return call->device->CopyResult(index, first, bytes, to, stream);
+  });
+}
 
 void ha_release(ha_engine* engine, ha_handle handle) { engine->engine->Release(handle); }
 

@@ -3,7 +3,7 @@
 
 #include "api/horoacc.h"
 #include "api/report.h"
-#include "execute/cuda/host/cuda_library.h"
+#include "execute/cuda/device/cuda_library.h"
 #include "execute/cuda/nccl/nccl_calls.h"
 
 int ha_check_cuda(const char* plugin, int device, ha_error* error) {

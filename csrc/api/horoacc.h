@@ -137,8 +137,7 @@ typedef struct {
   const char* validation_error;
   /* The call is given up after so many seconds: see ha_give_up. 0: never. */
   double limit_seconds;
-  /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Alike on all ranks. A
-   * result that the engine allocates is in the host's memory. */
+  /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Alike on all ranks. */
   const ha_gpu* gpu;
   /* Not 0: a group, with tensors "<name>_<i>of<n>". HA_MISMATCH if the ranks' groups of one name
    * differ in their number of tensors. */
@@ -159,6 +158,9 @@ typedef struct {
   const int64_t* received_splits; /* alltoall, allgather (of the last member); rows by rank of the
                                    * set; valid until the handle is released */
   int32_t nsplits;
+  /* Not 0: the engine allocated it on the call's GPU, where ha_copy_result copies it from, and not
+   * ha_take. A result of GPU tensors may still be in the host's memory: if GPUs did not move it. */
+  int32_t on_gpu;
 } ha_output;
 
 /* Called now and then, on the calling thread, by a function that waits for other ranks. Nonzero
@@ -282,6 +284,11 @@ HA_API int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_outpu
 /* Takes the engine-allocated memory of a member out of the handle; free it with ha_free. */
 HA_API void* ha_take(ha_engine* engine, ha_handle handle, size_t index);
 HA_API void ha_free(void* memory);
+/* Enqueues the copy of `bytes` of a result that is `on_gpu`, from its byte `first` on, to that
+ * GPU's memory, on a stream that ha_join_stream was called with. The handle may be released at
+ * once. */
+HA_API int ha_copy_result(ha_engine* engine, ha_handle handle, size_t index, size_t first,
+                          size_t bytes, void* to, void* stream, ha_error* error);
 /* Frees a handle and its name. A call in flight goes on, and uses its memory until it is complete,
  * which can no longer be seen. */
 HA_API void ha_release(ha_engine* engine, ha_handle handle);

@@ -37,6 +37,11 @@ void BindCalls(py::module_& module, py::class_<Engine>& engine) {
       .def_property_readonly("shape",
                              [](const Output& output) { return py::tuple(py::cast(output.shape)); })
       .def_readonly("dtype", &Output::dtype)
+      .def_property_readonly("on_gpu", [](const Output& output) { return bool{output.copy_to}; })
+      .def(
+          "copy_to",
+          [](const Output& output, uintptr_t to, uintptr_t stream) { output.copy_to(to, stream); },
+          py::arg("to"), py::arg("stream"))
       .def_property_readonly("received_splits", [](const Output& output) -> py::object {
         return output.has_splits ? py::cast(output.received_splits) : py::object(py::none());
       });

@@ -400,9 +400,19 @@ std::vector<std::unique_ptr<Output>> Engine::Outputs(uint64_t handle) const {
       output->received_splits.assign(found.received_splits, found.received_splits + found.nsplits);
       output->has_splits = true;
     }
-    output->data = ha_take(engine_, handle, index);
-    if (!output->data) continue;  // it is the caller's memory
     output->bytes = found.bytes;
+    if (found.on_gpu != 0) {
+      output->copy_to = [engine = engine_, handle, index, bytes = found.bytes](uintptr_t to,
+                                                                               uintptr_t stream) {
+        Call([&](ha_error* error) {
+          return ha_copy_result(engine, handle, index, 0, bytes, reinterpret_cast<void*>(to),
+                                reinterpret_cast<void*>(stream), error);
+        });
+      };
+    } else {
+      output->data = ha_take(engine_, handle, index);
+      if (!output->data) continue;  // it is the caller's memory
+    }
     outputs.push_back(std::move(output));
   }
   return outputs;

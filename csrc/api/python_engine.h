@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,14 +19,16 @@ namespace horoacc::python {
 /// A GPU's number, and a stream of it.
 using Place = std::pair<int32_t, uintptr_t>;
 
-/// A result in memory that the engine allocated, for Python's buffer protocol.
+/// A result in memory that the engine allocated: of the host, for Python's buffer protocol, or of a
+/// GPU, which `copy_to` copies it from as long as the handle is not released.
 struct Output {
-  void* data = nullptr;
+  void* data = nullptr;  ///< null: on a GPU
   size_t bytes = 0;
   std::vector<int64_t> shape;
   int dtype = 0;
   std::vector<int64_t> received_splits;
   bool has_splits = false;
+  std::function<void(uintptr_t to, uintptr_t stream)> copy_to;
   Output() = default;
   ~Output() { ha_free(data); }
   Output(const Output&) = delete;

@@ -50,8 +50,8 @@ class EngineOutputs(Generic[T]):
     ) -> int:
         """Submits a call of which the engine allocates the outputs; with `each` it is a group's.
 
-        The engine has no memory of GPUs. If `part` gives a part of a tensor that is like this
-        rank's output, there is memory for it, and it need not come from the CPU.
+        If `part` gives a part of a tensor that is like this rank's output, a GPU's result has
+        memory at once, and is not copied from the engine's.
         """
         grouped = finish is each
         with validating(collective, names[0], process_set, grouped=grouped):
@@ -78,7 +78,7 @@ class EngineOutputs(Generic[T]):
             results = []
             left = iter(outputs)  # those of the engine's memory
             for (_, _, address, *_), own, (_, restore) in zip(members, made, found, strict=True):
-                result = own if address else kind.owned(next(left))
+                result = own if address else kind.owned(next(left), place)
                 results.append(result if restore is None else restore(result))
             return finish(results, outputs)
 

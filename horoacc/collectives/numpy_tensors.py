@@ -58,7 +58,7 @@ class NumpyTensors:
         """See `Tensors`."""
         return np.empty_like(tensor)
 
-    def owned(self, output: Output) -> Array:
+    def owned(self, output: Output, place: Place | None) -> Array:
         """See `Tensors`."""
         dtype = numpy_dtype(output.dtype)
         if 0 in output.shape:

@@ -49,8 +49,10 @@ class Tensors(Protocol):
     def empty_like(self, tensor: Any) -> Any:
         """Makes a tensor for an output."""
 
-    def owned(self, output: Output) -> Any:
-        """Makes a tensor of memory that the engine allocated, on the CPU."""
+    def owned(self, output: Output, place: Place | None) -> Any:
+        """Makes a tensor of a result that the engine allocated, for a call whose tensors lie there:
+        on the GPU, or, if GPUs did not move it, on the CPU.
+        """
 
     def numbers(self, tensor: Any) -> npt.NDArray[np.float32] | None:
         """Gives a caller's real floating-point tensor as a vector of float32, which may share

@@ -34,7 +34,6 @@ class TorchTensors:
             _refuse(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        # The engine allocates results on the CPU.
         return tensor, functools.partial(_on_gpu, tensor.device) if tensor.is_cuda else None
 
     def writable(self, tensor: Any) -> torch.Tensor:
@@ -76,12 +75,17 @@ class TorchTensors:
         """See `Tensors`."""
         return torch.empty_like(tensor)
 
-    def owned(self, output: Output) -> torch.Tensor:
+    def owned(self, output: Output, place: Place | None) -> torch.Tensor:
         """See `Tensors`."""
         dtype = _DTYPES[output.dtype]
         if 0 in output.shape:
             return torch.empty(output.shape, dtype=dtype)
-        return torch.frombuffer(output, dtype=dtype).view(output.shape)
+        if place is None or not output.on_gpu:
+            return torch.frombuffer(output, dtype=dtype).view(output.shape)
+        device = place[0]
+        tensor = torch.empty(output.shape, dtype=dtype, device=torch.device("cuda", device))
+        output.copy_to(tensor.data_ptr(), self.stream(device))
+        return tensor
 
     def numbers(self, tensor: torch.Tensor) -> npt.NDArray[np.float32] | None:
         """See `Tensors`."""

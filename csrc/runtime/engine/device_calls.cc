@@ -16,11 +16,6 @@ bool Gives(Collective collective, bool is_root) {
   return is_root || !only_root;
 }
 
-/// Is there a result on this rank?
-bool Takes(Collective collective, bool is_root) {
-  return is_root || (collective != Collective::kReduce && collective != Collective::kGather);
-}
-
 // On several hosts GPUs add up inside each, and the rest of the work is ComposedRun's.
 bool StaysOnHostsGpus(const MultiHostSet& set, const Request& request) {
   return request.collective == Collective::kAllreduce && set.composes() &&
@@ -56,12 +51,6 @@ bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission
       !FitsGpuMode(request, mode, static_cast<uint32_t>(set.ranks.size()))) {
     return false;
   }
-  // Results that the engine allocates lie in the host's memory.
-  const bool placed = !Takes(request.collective, request.root == job_.rank()) ||
-                      std::ranges::all_of(submission.buffers, [](const auto& buffer) {
-                        return buffer.output != nullptr;
-                      });
-  if (!placed && request.collective != Collective::kAllreduce) return false;
   return !Reduces(request.collective) ||
          std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
            return cuda::CanReduce(tensor.type, request.op);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "execute/cuda/host/gpus.h"
+#include "execute/cuda/device/gpus.h"
 #include "runtime/engine/publisher.h"
 #include "runtime/job/calls.h"
 #include "runtime/sets/multi_host_run.h"

@@ -66,8 +66,8 @@ Result<std::unique_ptr<Execution>> Executions::Make(ProcessSet& set, Running& ru
     return gpus_.Make(
         set, running,
         [this, &set, &running](Status& status) { return MakeOnHost(set, running, status); },
-        [this, &set, &running](GpuMode mode, Status&) {
-          return gpus_.MakeModeRun(set, running, mode);
+        [this, &set, &running](GpuMode mode, Status& status) {
+          return gpus_.MakeModeRun(set, running, mode, status);
         });
   }
   Status status;

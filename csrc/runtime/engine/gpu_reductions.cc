@@ -32,6 +32,19 @@ ExchangePiece::Shard InReals(ExchangePiece::Shard shard) {
   return shard;
 }
 
+// In full, as PrepareOutputs has found its shape.
+uint64_t ResultBytes(const CollectiveEntry& entry, size_t t) {
+  uint64_t bytes = SizeOf(entry.request.tensors[t].type);
+  for (const int64_t dim : entry.tensors[t].result_shape) bytes *= static_cast<uint64_t>(dim);
+  return bytes;
+}
+
+// The frontend awaits an empty result, too, but none of a rank that is not the root.
+bool HasResultOnAll(const CollectiveEntry& entry) {
+  const Collective collective = entry.request.collective;
+  return collective != Collective::kReduce && collective != Collective::kGather;
+}
+
 // How many ranks have told that all of it stays on their GPU.
 uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
   uint32_t count = 0;
@@ -174,9 +187,9 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
 
 // The place of modes: each is an Execution of a bucket on the GPUs of a GPU group.
 std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Running& running,
-                                                      GpuMode mode) {
+                                                      GpuMode mode, Status& status) {
   if (running.entries[0]->request.collective != Collective::kAllreduce)
-    return MakeExchangeRun(set, running, mode);
+    return MakeExchangeRun(set, running, mode, status);
   std::vector<cuda::DeviceCall*> calls;
   std::vector<cuda::BucketTensor> tensors;
   uint64_t bytes = 0;
@@ -218,7 +231,7 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
 }
 
 std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const Running& running,
-                                                          GpuMode mode) {
+                                                          GpuMode mode, Status& status) {
   std::vector<cuda::DeviceCall*> calls;
   std::vector<ExchangePiece> pieces;
   uint64_t bytes = 0;
@@ -228,6 +241,14 @@ std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const
       entry->tensors[t].input = static_cast<const std::byte*>(entry->device->source(t));
       entry->tensors[t].output = static_cast<std::byte*>(entry->device->target(t));
       bytes += entry->request.tensors[t].bytes();
+      const uint64_t result = ResultBytes(*entry, t);
+      if (entry->tensors[t].output || (result == 0 && !HasResultOnAll(*entry))) continue;
+      Result<std::byte*> made = entry->device->MakeResult(t, result);
+      if (!made.ok()) {
+        status = made.error();
+        return nullptr;
+      }
+      entry->tensors[t].output = made.value();
     }
     for (ExchangePiece& piece : ExchangePieces(set, *entry)) {
       for (ExchangePiece::Shard& shard : piece.shards) shard = InReals(shard);

@@ -31,12 +31,14 @@ class GpuReductions {
   std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host,
                                   GpuExecution on_gpus);
   /// Of a set on one host.
-  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode,
+                                         Status& status);
 
  private:
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
-  std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode,
+                                             Status& status);
   /// The set's GPUs; null: the host reduces.
   cuda::GpuGroup* FindGpuGroup(ProcessSet& set, const Running& running);
 

@@ -1,6 +1,6 @@
 // Loading the CUDA plug-in where a file is missing, and the plug-in itself where it was built: it
 // loads without a driver, and reports that there is none.
-#include "execute/cuda/host/cuda_library.h"
+#include "execute/cuda/device/cuda_library.h"
 
 #include "support/check.h"
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <thread>
 
+#include "execute/cuda/device/cuda_library.h"
 #include "execute/cuda/host/bucket.h"
-#include "execute/cuda/host/cuda_library.h"
 #include "execute/cuda/host/mode_by_size.h"
 #include "execute/cuda/host/shares.h"
 #include "execute/cuda/persistent/kernel_programs.h"
@@ -330,8 +330,8 @@ TEST(modes_depend_on_where_the_ranks_tensors_are) {
   });
 }
 
-// Only one of the ranks gives memory for the result: then the host does it, on both.
-TEST(an_exchange_without_memory_for_all_results_goes_through_the_host) {
+// A rank that gives no memory for the result gets it from memory of the engine's, once or in parts.
+TEST(an_exchange_makes_results_on_the_gpu_where_no_memory_is_given) {
   RunRanks(2, InMode("stream"), [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     constexpr size_t kCount = 20000;
@@ -342,12 +342,22 @@ TEST(an_exchange_without_memory_for_all_results_goes_through_the_host) {
       const bool given = rank == 0 || turn % 2 == 1;
       const auto handle = engine.Submit(
           OnGpu(Collective::kAllgather, "x", input, given ? &output : nullptr, stream));
+      if (!given) {
+        CHECK(handle.ok() && engine.Wait(handle.value(), NowNs() + 60 * kSecond).ok());
+        CHECK(engine.JoinStream(handle.value(), stream).ok());
+        const std::shared_ptr<Entry> entry = engine.Find(handle.value());
+        cuda::DeviceCall& call = *AsCollective(entry.get())->device;
+        CHECK(call.has_result(0) && !call.has_result(1));
+        constexpr size_t kFirst = 4 * 7001;
+        CHECK(call.CopyResult(0, 0, kFirst, output.data(), stream).ok());
+        CHECK(call.CopyResult(0, kFirst, 8 * kCount - kFirst, output.data() + 7001, stream).ok());
+      }
       Finish(engine, handle, stream);
       const auto wanted = [turn](size_t i) {
         return Value(static_cast<int>(i / kCount) + turn, i % kCount);
       };
-      if (given) output.Expect(stream, wanted);
-      CHECK_EQ(engine.counters().gpu_moved_bytes.load(), (turn + 1) / 2 * kCount * 4);
+      output.Expect(stream, wanted);
+      CHECK_EQ(engine.counters().gpu_moved_bytes.load(), (turn + 1) * kCount * 4);
     }
   });
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "execute/cuda/host/pinned_blocks.h"
+#include "execute/cuda/device/pinned_blocks.h"
 
 namespace horoacc::cuda {
 namespace {

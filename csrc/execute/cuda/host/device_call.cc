@@ -101,6 +101,28 @@ void DeviceCall::Release() {
   }
 }
 
+DeviceCall::~DeviceCall() {
+  Release();
+  for (std::byte* const block : made_) {
+    if (block) place_.results->Retire(block, taken_ ? taken_ : results_);
+  }
+}
+
+Result<std::byte*> DeviceCall::MakeResult(size_t t, size_t bytes) {
+  made_.resize(tensors_.size());
+  HA_ASSIGN(made_[t], place_.results->Take(bytes));
+  return made_[t];
+}
+
+Status DeviceCall::CopyResult(size_t t, size_t first, size_t bytes, void* to, void* stream) {
+  // The copy before may have been on another stream.
+  HA_TRY(place_.gpu->Wait(stream, taken_));
+  const ha_cuda_tensor move{made_[t] + first, to, bytes};
+  HA_TRY(place_.gpu->Move(stream, {&move, 1}));
+  HA_ASSIGN(taken_, place_.gpu->Record(stream));
+  return {};
+}
+
 Result<std::byte*> DeviceCall::Take(size_t bytes) {
   std::byte* const block = place_.blocks->Take(std::max<size_t>(bytes, 1));
   if (block) return block;

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "execute/cuda/host/gpus.h"
+#include "execute/cuda/device/gpus.h"
 
 namespace horoacc::cuda {
 
@@ -31,7 +31,7 @@ class DeviceCall {
       Gpus::Place place, void* stream, std::span<const DeviceTensor> tensors, uint64_t chunk_bytes);
   /// Enqueues the copies of the inputs to the host, unless that was done: how many bytes.
   [[nodiscard]] Result<uint64_t> CopyToHost();
-  ~DeviceCall() { Release(); }
+  ~DeviceCall();
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
 
@@ -51,6 +51,12 @@ class DeviceCall {
   /// The caller's memory on the GPU: tensor `t`, and its result.
   [[nodiscard]] const void* source(size_t t) const { return tensors_[t].input; }
   [[nodiscard]] void* target(size_t t) const { return tensors_[t].output; }
+  /// Allocates a result of known size on the GPU, for a caller that gave no memory.
+  [[nodiscard]] Result<std::byte*> MakeResult(size_t t, size_t bytes);
+  /// Whether the result of tensor `t` lies in such memory, which this call keeps.
+  [[nodiscard]] bool has_result(size_t t) const { return t < made_.size() && made_[t] != nullptr; }
+  /// Enqueues the copy of a part of that result on a stream that has joined.
+  [[nodiscard]] Status CopyResult(size_t t, size_t first, size_t bytes, void* to, void* stream);
   /// Done when the caller's stream has come to the call.
   [[nodiscard]] const GpuEvent& ready() const { return ready_; }
   /// CopyToHost was called.
@@ -105,11 +111,13 @@ class DeviceCall {
   const uint64_t chunk_bytes_;
   std::vector<Member> members_;  ///< by tensor; empty until CopyToHost
   GpuEvent ready_;
-  std::vector<Chunk> chunks_;  ///< of all tensors, in the order of their copies
-  size_t chunks_on_host_ = 0;  ///< as far as AskChunks has seen
-  GpuEvent results_;           ///< done when the results are on the device
-  bool all_sent_ = false;      ///< all copies to the host are enqueued
-  bool returning_ = false;     ///< copies to the device are enqueued behind `results_`
+  std::vector<std::byte*> made_;  ///< by tensor: of results that MakeResult has allocated
+  GpuEvent taken_;                ///< done when all copies of these are
+  std::vector<Chunk> chunks_;     ///< of all tensors, in the order of their copies
+  size_t chunks_on_host_ = 0;     ///< as far as AskChunks has seen
+  GpuEvent results_;              ///< done when the results are on the device
+  bool all_sent_ = false;         ///< all copies to the host are enqueued
+  bool returning_ = false;        ///< copies to the device are enqueued behind `results_`
   bool ends_on_device_ = false;
   std::atomic<bool> joined_{false};
 };

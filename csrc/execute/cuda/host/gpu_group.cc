@@ -206,14 +206,7 @@ Status GpuGroup::Reduce(const ReduceJob& job) const {
 }
 
 Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {
-  if (moves.empty()) return {};
-  const ha_cuda_pack job{.tensors = moves.data(),
-                         .tensor_count = moves.size(),
-                         .from_type = static_cast<int>(DType::kUInt8),
-                         .to_type = static_cast<int>(DType::kUInt8),
-                         .factor = 1,
-                         .nonfinite = nullptr};
-  return gpu_->Call(&ha_cuda_plugin::pack, stream(), &job);
+  return gpu_->Move(stream(), moves);
 }
 
 // Exchanges read all ranks' memory, too.

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "execute/cuda/host/gpu.h"
+#include "execute/cuda/device/gpu.h"
 #include "execute/cuda/host/mode_by_size.h"
 #include "execute/cuda/host/peer_info.h"
 #include "execute/cuda/host/shares.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "execute/cuda/host/gpu.h"
+#include "execute/cuda/device/gpu.h"
 #include "execute/cuda/host/peer_info.h"
 
 namespace horoacc::cuda {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <span>
 
+#include "execute/cuda/device/gpu.h"
 #include "execute/cuda/host/bucket.h"
-#include "execute/cuda/host/gpu.h"
 #include "execute/cuda/nccl/nccl_calls.h"
 
 namespace horoacc::cuda {

@@ -3,8 +3,8 @@
 // fusion buffer.
 #include <memory>
 
+#include "execute/cuda/device/pinned_blocks.h"
 #include "execute/cuda/host/bucket.h"
-#include "execute/cuda/host/pinned_blocks.h"
 #include "execute/cuda/persistent/kernel_programs.h"
 
 namespace horoacc::cuda {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "execute/cuda/host/gpu.h"
+#include "execute/cuda/device/gpu.h"
 
 namespace horoacc::cuda {
 

@@ -2,6 +2,7 @@
 // One GPU of this process: its streams, its events, and copies between its memory and the host's.
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,7 +37,10 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   [[nodiscard]] Result<GpuEvent> Record(void* stream);
   [[nodiscard]] Status Wait(void* stream, const GpuEvent& event) const;
   [[nodiscard]] Result<bool> IsDone(const GpuEvent& event) const;
+  /// Between its memory and the host's.
   [[nodiscard]] Status Copy(void* stream, void* to, const void* from, size_t bytes) const;
+  /// Copies from this GPU's memory, or one that it reaches, to such memory, in one launch.
+  [[nodiscard]] Status Move(void* stream, std::span<const ha_cuda_tensor> moves) const;
   [[nodiscard]] Result<GpuStream> TakeStream();
   /// Calls a function of the plug-in that can fail.
   template <typename Function, typename... Args>

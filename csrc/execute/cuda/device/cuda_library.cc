@@ -1,4 +1,4 @@
-#include "execute/cuda/host/cuda_library.h"
+#include "execute/cuda/device/cuda_library.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,6 @@
-#include "execute/cuda/host/gpu.h"
+#include "execute/cuda/device/gpu.h"
+
+#include "base/dtype.h"
 
 namespace horoacc::cuda {
 
@@ -76,6 +78,17 @@ Result<bool> Gpu::IsDone(const GpuEvent& event) const {
 
 Status Gpu::Copy(void* stream, void* to, const void* from, size_t bytes) const {
   return Call(&ha_cuda_plugin::copy, stream, to, from, bytes);
+}
+
+Status Gpu::Move(void* stream, std::span<const ha_cuda_tensor> moves) const {
+  if (moves.empty()) return {};
+  const ha_cuda_pack job{.tensors = moves.data(),
+                         .tensor_count = moves.size(),
+                         .from_type = static_cast<int>(DType::kUInt8),
+                         .to_type = static_cast<int>(DType::kUInt8),
+                         .factor = 1,
+                         .nonfinite = nullptr};
+  return Call(&ha_cuda_plugin::pack, stream, &job);
 }
 
 Status Gpu::Pin(void* memory, size_t bytes) const {

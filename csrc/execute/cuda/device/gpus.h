@@ -5,8 +5,9 @@
 #include <mutex>
 #include <string>
 
-#include "execute/cuda/host/gpu.h"
-#include "execute/cuda/host/pinned_blocks.h"
+#include "execute/cuda/device/gpu.h"
+#include "execute/cuda/device/pinned_blocks.h"
+#include "execute/cuda/device/result_blocks.h"
 
 namespace horoacc::cuda {
 
@@ -16,6 +17,7 @@ class Gpus {
   struct Place {
     std::shared_ptr<Gpu> gpu;
     std::shared_ptr<PinnedBlocks> blocks;
+    std::shared_ptr<ResultBlocks> results;
   };
 
   /// `plugin`: a file; empty: the plug-in beside this library, which needs a driver.

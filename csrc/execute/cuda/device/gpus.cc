@@ -1,8 +1,8 @@
-#include "execute/cuda/host/gpus.h"
+#include "execute/cuda/device/gpus.h"
 
 #include <utility>
 
-#include "execute/cuda/host/cuda_library.h"
+#include "execute/cuda/device/cuda_library.h"
 
 namespace horoacc::cuda {
 
@@ -23,7 +23,8 @@ Result<Gpus::Place> Gpus::Find(int device) {
     HA_ASSIGN(loaded_, LoadCudaPlugin(names));
   }
   HA_ASSIGN(std::shared_ptr<Gpu> gpu, Gpu::Open(*loaded_, device));
-  Place place{gpu, std::make_shared<PinnedBlocks>(gpu, memory_)};
+  Place place{gpu, std::make_shared<PinnedBlocks>(gpu, memory_),
+              std::make_shared<ResultBlocks>(gpu)};
   places_.emplace(device, place);
   return place;
 }

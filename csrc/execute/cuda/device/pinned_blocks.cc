@@ -1,4 +1,4 @@
-#include "execute/cuda/host/pinned_blocks.h"
+#include "execute/cuda/device/pinned_blocks.h"
 
 #include <algorithm>
 #include <bit>
