@@ -6,10 +6,12 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr size_t kGrain = size_t{2} << 20;  // in which CUDA allocates
+constexpr size_t kLeastBlock = size_t{2} << 20;  // in which CUDA allocates
 
 // Few sizes, so that blocks fit again.
-size_t SizeFor(size_t bytes) { return std::max(kGrain, (bytes + kGrain - 1) / kGrain * kGrain); }
+size_t BlockBytes(size_t bytes) {
+  return std::max(kLeastBlock, (bytes + kLeastBlock - 1) / kLeastBlock * kLeastBlock);
+}
 
 }  // namespace
 
@@ -19,7 +21,7 @@ ResultBlocks::~ResultBlocks() {
 }
 
 Result<std::byte*> ResultBlocks::Take(size_t bytes) {
-  const size_t wanted = SizeFor(bytes);
+  const size_t wanted = BlockBytes(bytes);
   {
     const std::scoped_lock lock(mutex_);
     Sweep();
