@@ -1,7 +1,7 @@
 # make demo    trains the digits on two ranks and prints the accuracy
 # make test    C++ tests, then Python tests
 # make test-c10d  PyTorch's own cases of torch.distributed, on Gloo and on horoacc
-# make check   formatting, lint and types; clang-tidy only where something changed since it was clean
+# make check   formatting, lint and types (make lint); clang-tidy where something changed since it was clean (make tidy)
 # make test-aarch64  C++ tests for aarch64 under qemu-user; not part of `make test`
 # make chaos   jobs of 8 ranks that are disturbed at random for 3 minutes; every bit is checked
 # make fuzz    fuzzers of everything that reads a peer's bytes, under AddressSanitizer; needs Debian's clang

@@ -1,8 +1,11 @@
 #include "core_tensor.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+
+#include <cstring>
 
 #include "torch_versions.h"
 
@@ -65,6 +68,25 @@ Moved MovedAs(at::ScalarType type) {
   const int32_t known = CoreType(type);
   if (known >= 0) return {known, 1};
   return {HA_UINT8, static_cast<int64_t>(c10::elementSize(type))};
+}
+
+at::Tensor PartOf(ha_engine* engine, ha_handle handle, size_t member, size_t first,
+                  at::IntArrayRef shape, const at::TensorOptions& options) {
+  ha_output result{};
+  TORCH_CHECK(ha_result(engine, handle, member, &result, nullptr) == HA_OK, "no result");
+  const bool on_gpu = result.on_gpu != 0;
+  const at::Tensor part = at::empty(shape, on_gpu ? options : options.device(at::kCPU));
+  if (part.nbytes() == 0) return part.to(options.device());
+  if (on_gpu) {
+    ha_error error{};
+    TORCH_CHECK(ha_copy_result(engine, handle, member, first, part.nbytes(),
+                               part.mutable_data_ptr(), HandleOf(*StreamOf(part)), &error) == HA_OK,
+                error.message);
+    return part;
+  }
+  std::memcpy(part.mutable_data_ptr(), static_cast<const std::byte*>(result.data) + first,
+              part.nbytes());
+  return part.to(options.device());
 }
 
 }  // namespace horoacc

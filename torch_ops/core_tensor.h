@@ -26,4 +26,9 @@ struct Moved {
 };
 [[nodiscard]] Moved MovedAs(at::ScalarType type);
 
+/// A new tensor of a part of a complete call's result that the engine allocated, from byte `first`
+/// on, on the device of `options`. If that is a GPU, its current stream has joined the handle.
+[[nodiscard]] at::Tensor PartOf(ha_engine* engine, ha_handle handle, size_t member, size_t first,
+                                at::IntArrayRef shape, const at::TensorOptions& options);
+
 }  // namespace horoacc

@@ -35,25 +35,14 @@ void AddUnevenAllgather(GroupCall& call, const TensorVector& outputs, const at::
   call.Land([outputs, unit](ha_engine* engine, ha_handle handle) {
     ha_output gathered{};
     TORCH_CHECK(ha_result(engine, handle, 0, &gathered, nullptr) == HA_OK, "no result");
-    const auto* const begin = static_cast<const std::byte*>(gathered.data);
     size_t first = 0;
     for (size_t rank = 0; rank < outputs.size(); ++rank) {
+      const at::Tensor& output = outputs[rank];
       const int64_t sent = gathered.received_splits[rank] / unit;
-      TORCH_CHECK(sent == outputs[rank].numel(), "all_gather: rank ", rank, " of the group sends ",
-                  sent, " elements, and the tensor for it has ", outputs[rank].numel());
-      const auto options = outputs[rank].options();
-      const at::Tensor part = at::empty(outputs[rank].sizes(),
-                                        gathered.on_gpu != 0 ? options : options.device(at::kCPU));
-      if (sent > 0 && gathered.on_gpu != 0) {
-        ha_error error{};
-        TORCH_CHECK(ha_copy_result(engine, handle, 0, first, part.nbytes(), part.mutable_data_ptr(),
-                                   HandleOf(*StreamOf(part)), &error) == HA_OK,
-                    error.message);
-      } else if (sent > 0) {
-        std::memcpy(part.mutable_data_ptr(), begin + first, part.nbytes());
-      }
-      outputs[rank].copy_(part);
-      first += part.nbytes();
+      TORCH_CHECK(sent == output.numel(), "all_gather: rank ", rank, " of the group sends ", sent,
+                  " elements, and the tensor for it has ", output.numel());
+      output.copy_(PartOf(engine, handle, 0, first, output.sizes(), output.options()));
+      first += output.nbytes();
     }
   });
 }

@@ -48,9 +48,7 @@ WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& ten
     TORCH_CHECK(ha_result(engine, handle, member, &output, nullptr) == HA_OK, "no result");
     std::vector<int64_t> shape = like.sizes().vec();
     shape[0] = output.shape[0];
-    const at::Tensor result = at::empty(shape, like.options().device(at::kCPU));
-    if (output.bytes > 0) std::memcpy(result.mutable_data_ptr(), output.data, result.nbytes());
-    return result.to(like.device());
+    return PartOf(engine, handle, member, 0, shape, like.options());
   };
   call.Land([tensor, indices, values, gathered](ha_engine* engine, ha_handle handle) {
     const at::Tensor all_indices = gathered(engine, handle, 0, indices);

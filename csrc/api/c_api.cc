@@ -381,10 +381,10 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
   }
   if (const horoacc::JoinEntry* const join = horoacc::AsJoin(entry.get()); join && join->over)
     join->over->taken.store(true, std::memory_order_relaxed);
-  output->data = tensor.output;
+  output->on_gpu = call && call->device && call->device->has_result(index) ? 1 : 0;
+  output->data = output->on_gpu != 0 ? nullptr : tensor.output;
   output->bytes = bytes;
   output->dtype = static_cast<int32_t>(type);
-  output->on_gpu = call && call->device && call->device->has_result(index) ? 1 : 0;
   const bool has_splits = call && !call->received_splits.empty();
   output->received_splits = has_splits ? call->received_splits.data() : nullptr;
   output->nsplits = has_splits ? static_cast<int32_t>(call->received_splits.size()) : 0;

@@ -158,8 +158,8 @@ typedef struct {
   const int64_t* received_splits; /* alltoall, allgather (of the last member); rows by rank of the
                                    * set; valid until the handle is released */
   int32_t nsplits;
-  /* Not 0: the engine allocated it on the call's GPU, where ha_copy_result copies it from, and not
-   * ha_take. A result of GPU tensors may still be in the host's memory: if GPUs did not move it. */
+  /* Not 0: the engine allocated it on the call's GPU, where ha_copy_result copies it from; `data`
+   * is NULL. A result of GPU tensors may still be in the host's memory: if GPUs did not move it. */
   int32_t on_gpu;
 } ha_output;
 

@@ -39,7 +39,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   [[nodiscard]] Result<bool> IsDone(const GpuEvent& event) const;
   /// Between its memory and the host's.
   [[nodiscard]] Status Copy(void* stream, void* to, const void* from, size_t bytes) const;
-  /// Copies from this GPU's memory, or one that it reaches, to such memory, in one launch.
+  /// Copies from this GPU's memory, or one that it reaches, to such memory, in one launch. More
+  /// than one tensor only by the driving thread: the plug-in keeps their lists without a lock.
   [[nodiscard]] Status Move(void* stream, std::span<const ha_cuda_tensor> moves) const;
   [[nodiscard]] Result<GpuStream> TakeStream();
   /// Calls a function of the plug-in that can fail.

@@ -31,7 +31,10 @@ Result<Gpus::Place> Gpus::Find(int device) {
 
 void Gpus::Close() {
   const std::scoped_lock lock(mutex_);
-  std::erase_if(places_, [](const auto& place) { return place.second.blocks->Close(); });
+  std::erase_if(places_, [](const auto& place) {
+    const bool has_no_results = place.second.results->Close();
+    return place.second.blocks->Close() && has_no_results;
+  });
 }
 
 }  // namespace horoacc::cuda

@@ -1,7 +1,6 @@
 #include "execute/cuda/device/result_blocks.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace horoacc::cuda {
 namespace {
@@ -15,9 +14,15 @@ size_t BlockBytes(size_t bytes) {
 
 }  // namespace
 
+// Of an engine that has ended: what a failed GPU has not finished is left to it.
 ResultBlocks::~ResultBlocks() {
-  for (const auto& [block, event] : retired_) Free(block);
-  for (const auto& [size, block] : free_) Free(block);
+  Sweep();
+  FreeAll();
+}
+
+void ResultBlocks::FreeAll() {
+  for (const auto& [size, block] : free_) gpu_->Drop(&ha_cuda_plugin::deallocate, block);
+  free_.clear();
 }
 
 Result<std::byte*> ResultBlocks::Take(size_t bytes) {
@@ -30,13 +35,16 @@ Result<std::byte*> ResultBlocks::Take(size_t bytes) {
         found != free_.end() && found->first <= 2 * wanted) {
       const auto [size, block] = *found;
       free_.erase(found);
-      free_bytes_ -= size;
       in_use_.emplace(block, size);
       return block;
     }
   }
   void* made = nullptr;
-  HA_TRY(gpu_->Call(&ha_cuda_plugin::allocate, wanted, &made));
+  if (const Status failed = gpu_->Call(&ha_cuda_plugin::allocate, wanted, &made); !failed.ok()) {
+    return MakeError(ErrorKind::kSystem, "no memory on the GPU for a result of " +
+                                             std::to_string(bytes) +
+                                             " bytes: " + failed.error().message);
+  }
   auto* const block = static_cast<std::byte*>(made);
   const std::scoped_lock lock(mutex_);
   in_use_.emplace(block, wanted);
@@ -45,26 +53,25 @@ Result<std::byte*> ResultBlocks::Take(size_t bytes) {
 
 void ResultBlocks::Retire(std::byte* block, GpuEvent event) {
   const std::scoped_lock lock(mutex_);
-  retired_.emplace_back(block, std::move(event));
+  retired_.push_back({block, std::move(event)});
   Sweep();
 }
 
 void ResultBlocks::Sweep() {
-  while (!retired_.empty()) {
-    const auto& [block, event] = retired_.front();
-    const Result<bool> done = gpu_->IsDone(event);
-    if (!done.ok() || !done.value()) break;
-    const auto used = in_use_.extract(block);
-    free_.emplace(used.mapped(), block);
-    free_bytes_ += used.mapped();
-    retired_.pop_front();
-  }
-  while (free_bytes_ > kMostFree) {
-    const auto largest = std::prev(free_.end());
-    free_bytes_ -= largest->first;
-    Free(largest->second);
-    free_.erase(largest);
-  }
+  std::erase_if(retired_, [this](const Retired& retired) {
+    const Result<bool> done = gpu_->IsDone(retired.event);
+    if (!done.ok() || !done.value()) return false;
+    const auto used = in_use_.extract(retired.block);
+    free_.emplace(used.mapped(), retired.block);
+    return true;
+  });
+}
+
+bool ResultBlocks::Close() {
+  const std::scoped_lock lock(mutex_);
+  Sweep();
+  FreeAll();
+  return in_use_.empty();
 }
 
 }  // namespace horoacc::cuda

@@ -103,23 +103,35 @@ void DeviceCall::Release() {
 
 DeviceCall::~DeviceCall() {
   Release();
-  for (std::byte* const block : made_) {
-    if (block) place_.results->Retire(block, taken_ ? taken_ : results_);
+  if (copy_is_lost_) return;
+  for (const Made& made : made_) {
+    if (made.block) place_.results->Retire(made.block, last_copy_ ? last_copy_ : results_);
   }
 }
 
 Result<std::byte*> DeviceCall::MakeResult(size_t t, size_t bytes) {
   made_.resize(tensors_.size());
-  HA_ASSIGN(made_[t], place_.results->Take(bytes));
-  return made_[t];
+  std::byte* block = nullptr;
+  if (bytes > 0) {
+    HA_ASSIGN(block, place_.results->Take(bytes));
+  }
+  made_[t] = {.is_made = true, .block = block, .bytes = bytes};
+  return block;
 }
 
 Status DeviceCall::CopyResult(size_t t, size_t first, size_t bytes, void* to, void* stream) {
+  const Made& made = made_[t];
+  if (first > made.bytes || bytes > made.bytes - first)
+    return MakeError(ErrorKind::kInvalid,
+                     "the result has " + std::to_string(made.bytes) + " bytes");
+  if (bytes == 0) return {};
   // The copy before may have been on another stream.
-  HA_TRY(place_.gpu->Wait(stream, taken_));
-  const ha_cuda_tensor move{made_[t] + first, to, bytes};
+  HA_TRY(place_.gpu->Wait(stream, last_copy_));
+  const ha_cuda_tensor move{made.block + first, to, bytes};
   HA_TRY(place_.gpu->Move(stream, {&move, 1}));
-  HA_ASSIGN(taken_, place_.gpu->Record(stream));
+  Result<GpuEvent> copied = place_.gpu->Record(stream);
+  copy_is_lost_ = copy_is_lost_ || !copied.ok();
+  HA_ASSIGN(last_copy_, std::move(copied));
   return {};
 }
 

@@ -54,8 +54,9 @@ class DeviceCall {
   /// Allocates a result of known size on the GPU, for a caller that gave no memory.
   [[nodiscard]] Result<std::byte*> MakeResult(size_t t, size_t bytes);
   /// Whether the result of tensor `t` lies in such memory, which this call keeps.
-  [[nodiscard]] bool has_result(size_t t) const { return t < made_.size() && made_[t] != nullptr; }
-  /// Enqueues the copy of a part of that result on a stream that has joined.
+  [[nodiscard]] bool has_result(size_t t) const { return t < made_.size() && made_[t].is_made; }
+  /// Enqueues the copy of a part of that result on a stream that has joined. By one thread at a
+  /// time, once the call is complete.
   [[nodiscard]] Status CopyResult(size_t t, size_t first, size_t bytes, void* to, void* stream);
   /// Done when the caller's stream has come to the call.
   [[nodiscard]] const GpuEvent& ready() const { return ready_; }
@@ -86,6 +87,12 @@ class DeviceCall {
     std::byte* output = nullptr;  ///< may be `input`
     uint64_t returned = 0;        ///< bytes of the output whose copies are enqueued
   };
+  /// A result in the engine's memory on the GPU. An empty one has no block.
+  struct Made {
+    bool is_made = false;
+    std::byte* block = nullptr;
+    size_t bytes = 0;
+  };
   /// The inputs are on the host up to `end` of `tensor` once `event` is done.
   struct Chunk {
     size_t tensor = 0;
@@ -111,13 +118,14 @@ class DeviceCall {
   const uint64_t chunk_bytes_;
   std::vector<Member> members_;  ///< by tensor; empty until CopyToHost
   GpuEvent ready_;
-  std::vector<std::byte*> made_;  ///< by tensor: of results that MakeResult has allocated
-  GpuEvent taken_;                ///< done when all copies of these are
-  std::vector<Chunk> chunks_;     ///< of all tensors, in the order of their copies
-  size_t chunks_on_host_ = 0;     ///< as far as AskChunks has seen
-  GpuEvent results_;              ///< done when the results are on the device
-  bool all_sent_ = false;         ///< all copies to the host are enqueued
-  bool returning_ = false;        ///< copies to the device are enqueued behind `results_`
+  std::vector<Made> made_;     ///< by tensor
+  GpuEvent last_copy_;         ///< of these; done when all are
+  bool copy_is_lost_ = false;  ///< one is pending, and no event tells when it ends
+  std::vector<Chunk> chunks_;  ///< of all tensors, in the order of their copies
+  size_t chunks_on_host_ = 0;  ///< as far as AskChunks has seen
+  GpuEvent results_;           ///< done when the results are on the device
+  bool all_sent_ = false;      ///< all copies to the host are enqueued
+  bool returning_ = false;     ///< copies to the device are enqueued behind `results_`
   bool ends_on_device_ = false;
   std::atomic<bool> joined_{false};
 };
