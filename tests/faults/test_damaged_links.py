@@ -127,7 +127,7 @@ def both(tmp_path: Path) -> Iterator[list[Rounds]]:
 
 @pytest.mark.parametrize(
     ("rounds", "mac"),
-    [(2, "auto"), (4, "auto"), (2, "hmac-sha256"), (2, "none")],
+    [(2, "auto"), (4, "auto"), (8, "auto"), (2, "hmac-sha256"), (2, "none")],
     indirect=["rounds"],
 )
 def test_damage_is_an_error_that_names_the_link(rounds: Rounds, mac: str) -> None:
@@ -160,7 +160,7 @@ def test_damage_is_an_error_that_names_the_link(rounds: Rounds, mac: str) -> Non
     rounds.linked.end(0, 9)
 
 
-@pytest.mark.parametrize("rounds", [2, 4], indirect=True)
+@pytest.mark.parametrize("rounds", [2, 4, 8], indirect=True)
 def test_a_reset_ends_the_job_in_every_phase(rounds: Rounds) -> None:
     """Of the control link, and of one data stream of several: no byte is lost silently."""
     rounds.start()
