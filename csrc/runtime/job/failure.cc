@@ -1,8 +1,18 @@
 #include "runtime/job/failure.h"
 
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
 #include "runtime/sets/process_set.h"
 
 namespace horoacc {
+namespace {
+
+/// A rank that has failed is told of within some milliseconds; on a busy machine in more.
+constexpr int64_t kNewsLimit = kSecond / 5;
+
+}  // namespace
 
 void Failure::Abort(const Error& error) {
   if (AbortHere(error) && job_.multi_host) job_.multi_host->channel().TellAbort(error);
@@ -10,9 +20,9 @@ void Failure::Abort(const Error& error) {
 
 void Failure::AbortUnlessTold(const Error& error) {
   if (error.kind == ErrorKind::kPeerLost && job_.multi_host) {
-    for (int looks = 0; looks < job_.placement.size; ++looks) {
+    for (const int64_t limit = NowNs() + kNewsLimit; !job_.aborted() && NowNs() < limit;) {
       const Result<bool> heard = job_.mux->Pump();
-      if (heard.ok() && !heard.value()) break;
+      if (!heard.ok() || !heard.value()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   Abort(error);

@@ -21,7 +21,8 @@ class Failure {
   /// Aborts the job: every rank ends its calls with `error`.
   void Abort(const Error& error);
   /// The same after a link has failed. Its other end may have been told earlier why the job is
-  /// over: what has arrived says it, and names the rank at fault. Under the driver's lock.
+  /// over, and have ended: what arrives within kNewsLimit says it, and names the rank at fault.
+  /// Under the driver's lock.
   void AbortUnlessTold(const Error& error);
   /// Aborts the ranks of this host. True if no rank had aborted before.
   bool AbortHere(const Error& error);
