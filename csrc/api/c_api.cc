@@ -373,17 +373,13 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
   const horoacc::CollectiveEntry* const call = horoacc::AsCollective(entry.get());
   const horoacc::DType type =
       call ? call->request.tensors[index].type : horoacc::DType::kInt32;  // of a join's last rank
-  uint64_t bytes = SizeOf(type);
   output->ndim = static_cast<int32_t>(std::min<size_t>(tensor.result_shape.size(), 16));
-  for (int32_t dim = 0; dim < output->ndim; ++dim) {
-    output->shape[dim] = tensor.result_shape[dim];
-    bytes *= static_cast<uint64_t>(tensor.result_shape[dim]);
-  }
+  std::copy_n(tensor.result_shape.begin(), output->ndim, output->shape);
   if (const horoacc::JoinEntry* const join = horoacc::AsJoin(entry.get()); join && join->over)
     join->over->taken.store(true, std::memory_order_relaxed);
   output->on_gpu = call && call->device && call->device->has_result(index) ? 1 : 0;
   output->data = output->on_gpu != 0 ? nullptr : tensor.output;
-  output->bytes = bytes;
+  output->bytes = call ? call->ResultBytes(index) : SizeOf(type);
   output->dtype = static_cast<int32_t>(type);
   const bool has_splits = call && !call->received_splits.empty();
   output->received_splits = has_splits ? call->received_splits.data() : nullptr;

@@ -129,6 +129,12 @@ struct CollectiveEntry final : Entry {
     if (!named) return {};
     return group_name.empty() ? display_name : group_name;
   }
+  /// In full, once its shape is known.
+  [[nodiscard]] uint64_t ResultBytes(size_t tensor) const {
+    uint64_t bytes = SizeOf(request.tensors[tensor].type);
+    for (const int64_t dim : tensors[tensor].result_shape) bytes *= static_cast<uint64_t>(dim);
+    return bytes;
+  }
   bool stall_reported = false;
   int64_t stacks_asked_ns = 0;  ///< when this rank asked the missing ranks for their stacks
 };

@@ -39,6 +39,7 @@ FAMILIES = (
         "path",
         (
             ("arena_bytes", "arena"), ("window_bytes", "window"),
+            ("link_bytes", "link"),
             ("gpu_leader_bytes", "gpu_leader"), ("gpu_stream_bytes", "gpu_stream"),
             ("gpu_kernel_bytes", "gpu_kernel"), ("gpu_nccl_bytes", "gpu_nccl"),
             ("gpu_composed_bytes", "gpu_composed"),

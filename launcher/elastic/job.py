@@ -194,8 +194,9 @@ def _own_address(
         family, own = address_towards(others[0])
         return own, family
     if options.text("host_discovery_script"):
-        # Hosts that the script finds later are reached that way; without a network there are none.
-        for elsewhere in ELSEWHERE:
+        # Hosts that the script finds later are reached that way: by the default route, or, without
+        # one, from the address that this host's own name means.
+        for elsewhere in (*ELSEWHERE, socket.gethostname()):
             with contextlib.suppress(OSError):
                 family, own = address_towards(elsewhere)
                 return own, family

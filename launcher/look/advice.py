@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from horoacc.launcher.look.asking import View
-from horoacc.launcher.look.shares import Path, Work
+from horoacc.launcher.look.shares import BYTES_NOTICED, Path, Work
 
 __all__ = ["findings"]
 
@@ -116,18 +116,20 @@ def _seconds(before: View, view: View) -> float:
 
 
 def _link(done: Work, path: Path, before: View, view: View) -> Iterator[str]:
-    if path.reduce < 2 * _NOTICED:
+    if path.reduce < BYTES_NOTICED:
         return
     seconds = _seconds(before, view)
-    names = ("arena_bytes", "staged_bytes", "gpu_bytes", "gpu_nccl_bytes", "gpu_kernel_bytes")
+    names = (
+        "arena_bytes", "staged_bytes", "window_bytes", "link_bytes", "gpu_bytes", "gpu_nccl_bytes",
+        "gpu_kernel_bytes",
+    )  # fmt: skip
     rate = sum(_delta(before, view, name) for name in names) / seconds if seconds else 0.0
-    across = view.size > len(next(iter(view.records.values())).host_ranks)
     pace = (
         f", {rate / path.reduce / 1e9:.2f} GB of each rank's tensors in a second of it"
         if rate
         else ""
     )
-    if across:
+    if view.across_hosts:
         advice = (
             "compare the links by `horoaccrun doctor`, and send less, as by "
             "`compression=hvd.Compression.fp16`"

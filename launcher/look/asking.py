@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,7 @@ __all__ = ["Asker", "Scope", "View"]
 _BUSY = 0.5  # of a processor
 _HERE_SECONDS = 0.7
 _ELSEWHERE_SECONDS = 1.3  # more than the core's own limit
+_MEET_SECONDS = 1.0
 _STACK_SECONDS = 3.2  # the same, with stacks
 _STATES = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a device"}
 
@@ -47,6 +49,11 @@ class View:
     """The ranks that ran most of that time, or would have if they had had a processor."""
 
     @property
+    def across_hosts(self) -> bool:
+        """Whether it has ranks of several hosts."""
+        return any(self.size > len(record.host_ranks) for record in self.records.values())
+
+    @property
     def failure(self) -> str:
         """Why the job has failed, "" if it has not."""
         return next((record.failure for record in self.records.values() if record.failure), "")
@@ -66,9 +73,8 @@ class Asker:
         Raises:
             LookError: The job is over.
         """
-        doors = next((job.doors for job in running_jobs() if job.name == self._job), ())
         asked: dict[int, Door] = {}
-        for door in doors:
+        for door in self._doors():
             if door.rank not in asked or is_shut(asked[door.rank]):  # of a rank's former process
                 asked[door.rank] = door
         self._pids |= {rank: door.pid for rank, door in asked.items()}
@@ -100,6 +106,15 @@ class Asker:
         }
         records = dict(sorted(records.items()))
         return View(self._job, size, records, silent, scope, *self._cpu(records))
+
+    def _doors(self) -> Sequence[Door]:
+        """An elastic job has none for a moment while its ranks meet again."""
+        over = time.monotonic() + _MEET_SECONDS
+        while True:
+            doors = next((job.doors for job in running_jobs() if job.name == self._job), ())
+            if doors or time.monotonic() > over:
+                return doors
+            time.sleep(0.02)
 
     def _cpu(self, records: Mapping[int, Record]) -> tuple[dict[int, float], frozenset[int]]:
         used, busy = {}, set()

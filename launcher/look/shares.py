@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.spans import Blocked, Calls, calls_of
 
-__all__ = ["Late", "Path", "Shares", "Work", "late", "path", "work"]
+__all__ = ["BYTES_NOTICED", "Late", "Path", "Shares", "Work", "late", "path", "work"]
 
 _STEPS = 3
+BYTES_NOTICED = 0.2  # of the time: less for reductions is not worth a word
 # A call that a rank has not made yet keeps the others waiting once it is so late.
 LATE_SECONDS = 0.3
 

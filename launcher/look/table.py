@@ -8,7 +8,7 @@ from typing import Any
 
 from horoacc.launcher.explain import names
 from horoacc.launcher.look.asking import View
-from horoacc.launcher.look.shares import Late, Shares, Work, late, work
+from horoacc.launcher.look.shares import BYTES_NOTICED, Late, Shares, Work, late, path, work
 from horoacc.launcher.tuning import Tuning, headline, latest
 
 __all__ = ["COLUMNS", "Line", "Picture", "picture", "plain"]
@@ -20,7 +20,7 @@ COLUMNS = (
 _LEFT = {"HOST", "STATE", "FOR"}
 _PATHS = {
     "arena_bytes": "arena", "staged_bytes": "copied", "window_bytes": "window",
-    "gpu_leader_bytes": "gpu leader", "gpu_stream_bytes": "gpu stream",
+    "link_bytes": "links", "gpu_leader_bytes": "gpu leader", "gpu_stream_bytes": "gpu stream",
     "gpu_kernel_bytes": "gpu kernel", "gpu_nccl_bytes": "nccl",
     "gpu_composed_bytes": "gpu composed", "gpu_moved_bytes": "gpu moves",
 }  # fmt: skip
@@ -58,6 +58,13 @@ def picture(view: View, before: View | None) -> Picture:
     if slowest is not None and not waits:
         part = f"the others wait {done.keeps[slowest]:.0%} of the time for it"
         lines.append(Line((f"slowest rank: {slowest}: {part}",), True))
+    links = path(done).reduce if view.across_hosts else 0.0
+    if links >= BYTES_NOTICED:
+        pace = _bytes(sum(map(_reduced, rates.values())) / len(rates))
+        waits_for = f"all ranks wait {links:.0%} of the time for reductions"
+        lines.append(
+            Line((f"links between hosts: {waits_for}, {pace}/s of a rank's tensors",), True)
+        )
     lines.append(Line((_paths(rates),)))
     tuned = next((record.tuning for record in view.records.values() if record.tuning), None)
     lines += _tuning(tuned)
@@ -68,7 +75,7 @@ def picture(view: View, before: View | None) -> Picture:
         {
             "job": view.job, "size": view.size, "failure": view.failure,
             "steps_per_second": _per_second(done), "slowest": slowest,
-            "oldest": vars(waits[0]) if waits else None, "ranks": ranks,
+            "oldest": vars(waits[0]) if waits else None, "ranks": ranks, "links": links,
             "autotune": asdict(tuned) if tuned else None,
         },
     )  # fmt: skip
@@ -119,6 +126,10 @@ def _rates(view: View, before: View | None, rank: int) -> dict[str, float]:
     }
 
 
+def _reduced(rate: Mapping[str, float]) -> float:
+    return sum(rate.get(name, 0) for name in _PATHS)
+
+
 def _paths(rates: Mapping[int, Mapping[str, float]]) -> str:
     sums = {word: sum(of.get(name, 0) for of in rates.values()) for name, word in _PATHS.items()}
     shown = [f"{word} {_bytes(value)}" for word, value in sums.items() if value]
@@ -148,7 +159,7 @@ def _facts(
         "wait": sum(shares.waiting.values()) if done.seconds else None,
         "waits_for": _mostly(shares),
         "steps_per_second": _per_second(done),
-        "bytes_per_second": sum(rate.get(name, 0) for name in _PATHS) if rate else None,
+        "bytes_per_second": _reduced(rate) if rate else None,
         "paths": {word: rate[name] for name, word in _PATHS.items() if rate.get(name)},
         "arena_memory": counters.get("arena_in_use", 0),
         "arena_share": _share(rate.get("arena_bytes", 0), rate.get("staged_bytes", 0)),

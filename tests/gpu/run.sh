@@ -11,7 +11,8 @@
 # probe of what the modes assume of CUDA. A part that fails, or takes too long, does not end the others.
 # After SECONDS_IN_ALL (540) no part begins: the remaining ones are NOT CHECKED, and --resume runs them,
 # and those that failed, in another run, with the objects that are there. `ARCH=sm_90 tests/gpu/run.sh
-# --build` makes those without a GPU, on any machine with nvcc, to be carried to one.
+# --build` makes those without a GPU, on any machine with nvcc, to be carried to one. A run without
+# either option begins anew, and deletes them.
 #
 # TensorFlow is checked where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON
 # (another interpreter of the same version); NCCL if it can be loaded: NCCL=path, else torch's.
@@ -90,7 +91,8 @@ print(headers, 'is there' if headers.exists() else 'IS MISSING: horoacc cannot b
   "$python" -c "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_properties(0))"
 }
 
-# One file: a kernel's, or one of the core (its kernels to the same bits as everywhere).
+# One file: a kernel's, or one of the core (its kernels to the same bits as everywhere). The object gets
+# its name once it is whole: --resume takes what is there.
 compile() {
   local object=$core/${1//\//.}.o
   case $1 in *.cu) object=$out/$(basename "$1").o ;; esac
@@ -99,12 +101,12 @@ compile() {
   case $1 in
     *.cu)
       "$nvcc" -std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden \
-        -arch="${ARCH:-native}" -c "$1" -o "$object"
+        -arch="${ARCH:-native}" -c "$1" -o "$object.part" && mv "$object.part" "$object"
       return
       ;;
     tests/gpu/*) # nvcc knows where CUDA's headers are
       "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -c "$1" \
-        -o "$object"
+        -o "$object.part" && mv "$object.part" "$object"
       return
       ;;
     */execute/kernels/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
@@ -115,7 +117,7 @@ compile() {
     csrc/api/python*) flags+=(-isystem "$folder/include" -isystem "$headers") ;;
     tests/cpp/*) flags+=(-Itests/cpp -ffp-contract=off) ;;
   esac
-  g++ "${flags[@]}" -c "$1" -o "$object"
+  g++ "${flags[@]}" -c "$1" -o "$object.part" && mv "$object.part" "$object"
 }
 
 # Compiles all files at once, the longest first.
@@ -145,8 +147,12 @@ under_mps() {
   export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
   mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"
   nvidia-cuda-mps-control -d || return 1
-  "$@"
+  # This shell gets the signal of a part that takes too long, too, and `wait` lets it act at once.
+  trap 'echo quit | nvidia-cuda-mps-control; exit 143' TERM
+  "$@" &
+  wait $!
   local code=$?
+  trap - TERM
   echo quit | nvidia-cuda-mps-control
   return "$code"
 }

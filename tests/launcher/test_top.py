@@ -17,56 +17,11 @@ from pathlib import Path
 import pytest
 from holdups import Holdups
 from launcher_jobs import Job
+from terminal import Terminal
 
 LOOKED_AT = str(Path(__file__).with_name("looked_at.py"))
 RANKS = 3
 SHOWN_SECONDS = 1.0
-
-
-class Terminal:
-    """A terminal in which one program runs."""
-
-    def __init__(self, folder: Path, job: Job) -> None:
-        self._folder = folder
-        self._runs = 0
-        self._environ = job.environ(TERM="screen", LANG="C.UTF-8")
-
-    @property
-    def _tmux(self) -> list[str]:
-        """A server for each run: one that ends keeps its socket for a while."""
-        return ["tmux", "-u", "-f", "/dev/null", "-S", str(self._folder / f"tmux{self._runs}")]
-
-    def run(self, *arguments: str) -> None:
-        """Runs horoaccrun there, in the place of what ran before."""
-        self.close()
-        self._runs += 1
-        words = [sys.executable, "-m", "horoacc.launcher.main", *arguments]
-        size = ["-x", "150", "-y", "40"]
-        line = " ".join(words) + "; echo ENDS; sleep 600"
-        subprocess.run(
-            [*self._tmux, "new-session", "-d", *size, line], env=self._environ, check=True
-        )
-
-    def text(self) -> str:
-        """What is to be seen."""
-        shown = subprocess.run(
-            [*self._tmux, "capture-pane", "-p", "-J"], capture_output=True, text=True, check=False
-        )
-        return shown.stdout
-
-    def wait_for(self, pattern: str, seconds: float = 60) -> str:
-        """Until something is to be seen."""
-        end = time.monotonic() + seconds
-        while not re.search(pattern, text := self.text()):
-            assert time.monotonic() < end, (pattern, text)
-            time.sleep(0.02)
-        return text
-
-    def key(self, name: str) -> None:
-        subprocess.run([*self._tmux, "send-keys", name], check=True)
-
-    def close(self) -> None:
-        subprocess.run([*self._tmux, "kill-server"], capture_output=True, check=False)
 
 
 @pytest.fixture
@@ -112,8 +67,7 @@ def look(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     if shutil.which("tmux") is None:
         pytest.skip("Debian's package tmux is not here")
-    shown = Terminal(tmp_path, Job())
-    shown._environ["HOROACC_LOOK_DIR"] = str(tmp_path / "look")
+    shown = Terminal(tmp_path, Job().environ(HOROACC_LOOK_DIR=str(tmp_path / "look")))
     yield shown
     shown.close()
 

@@ -149,11 +149,7 @@ Result<bool> DeviceCalls::PublishCopied(ProcessSet& set) {
 
 Status DeviceCalls::CopyBack(CollectiveEntry& entry) {
   std::vector<size_t> bytes;
-  for (size_t t = 0; t < entry.tensors.size(); ++t) {
-    uint64_t size = SizeOf(entry.request.tensors[t].type);
-    for (const int64_t dim : entry.tensors[t].result_shape) size *= static_cast<uint64_t>(dim);
-    bytes.push_back(size);
-  }
+  for (size_t t = 0; t < entry.tensors.size(); ++t) bytes.push_back(entry.ResultBytes(t));
   return entry.device->CopyToDevice(bytes);
 }
 

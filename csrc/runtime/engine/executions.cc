@@ -191,6 +191,9 @@ Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, 
     calls.push_back({entry ? &entry->request : &facts.request, entry, &facts});
     bytes += BytesOf(*calls.back().request);
   }
+  const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
+  const bool composed = decision.path == Path::kComposed || decision.path == Path::kComposedWindows;
+  if (reduces && !composed) job_.counters.link_bytes.fetch_add(bytes, std::memory_order_relaxed);
   std::string_view how = "none";
   std::unique_ptr<Execution> execution;
   if (decision.done()) {
@@ -201,7 +204,7 @@ Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, 
       for (EntryTensor& tensor : running.entries[k]->tensors) outputs.push_back(tensor.output);
       UnpackTensors(running.entries[k]->request, decision.facts[k].result, outputs);
     }
-  } else if (decision.path == Path::kComposed || decision.path == Path::kComposedWindows) {
+  } else if (composed) {
     HA_ASSIGN(execution, MakeComposed(set, running, on_gpus, how));
   } else {
     MultiHostRun::Surroundings around;
@@ -214,7 +217,6 @@ Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, 
     how = run->algorithm();
     execution = std::move(run);
   }
-  const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
   if (reduces) job_.counters.buckets.fetch_add(1, std::memory_order_relaxed);
   if (reduces || !decision.done()) {
     for (const auto& entry : running.entries) {

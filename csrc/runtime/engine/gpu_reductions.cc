@@ -32,13 +32,6 @@ ExchangePiece::Shard InReals(ExchangePiece::Shard shard) {
   return shard;
 }
 
-// In full, as PrepareOutputs has found its shape.
-uint64_t ResultBytes(const CollectiveEntry& entry, size_t t) {
-  uint64_t bytes = SizeOf(entry.request.tensors[t].type);
-  for (const int64_t dim : entry.tensors[t].result_shape) bytes *= static_cast<uint64_t>(dim);
-  return bytes;
-}
-
 // The frontend awaits an empty result, too, but none of a rank that is not the root.
 bool HasResultOnAll(const CollectiveEntry& entry) {
   const Collective collective = entry.request.collective;
@@ -241,7 +234,7 @@ std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const
       entry->tensors[t].input = static_cast<const std::byte*>(entry->device->source(t));
       entry->tensors[t].output = static_cast<std::byte*>(entry->device->target(t));
       bytes += entry->request.tensors[t].bytes();
-      const uint64_t result = ResultBytes(*entry, t);
+      const uint64_t result = entry->ResultBytes(t);
       if (entry->tensors[t].output || (result == 0 && !HasResultOnAll(*entry))) continue;
       Result<std::byte*> made = entry->device->MakeResult(t, result);
       if (!made.ok()) {

@@ -246,6 +246,7 @@ std::string Telemetry::CounterText() const {
   counter("arena_bytes", job_.counters.arena_bytes);
   counter("staged_bytes", job_.counters.staged_bytes);
   counter("window_bytes", job_.counters.window_bytes);
+  counter("link_bytes", job_.counters.link_bytes);
   counter("gpu_bytes", job_.counters.gpu_bytes);
   counter("gpu_leader_bytes", job_.counters.gpu_leader_bytes);
   counter("gpu_stream_bytes", job_.counters.gpu_stream_bytes);

@@ -170,6 +170,7 @@ class Job {
                                            .directory = &directory,
                                            .aborted = [](const Error&) { CHECK(false); },
                                            .stack = [] { return ""; },
+                                           .reading = {},
                                            .ring_host = [] {},
                                            .wake_coordinator = [] {}});
   }
