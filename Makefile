@@ -197,9 +197,12 @@ tidy: build
 # Sanitizers reserve fixed address ranges that a randomised layout may occupy.
 NO_RANDOM := $(shell setarch $$(uname -m) -R true 2> /dev/null && echo setarch $$(uname -m) -R)
 
+# LONG_TESTS=OFF: without those that take minutes each, of searches and of GPUs that the host plays.
+LONG_TESTS ?= ON
 tsan asan: | setup
-	cmake -G Ninja -S . -B build/$@ -DHOROACC_TESTS=ON -DHOROACC_PYTHON=OFF \
-	  -DHOROACC_SANITIZE=$(if $(filter tsan,$@),thread,address)
+	cmake -G Ninja -S . -B build/$@ -DHOROACC_TESTS=ON -DHOROACC_PYTHON=OFF -DHOROACC_UNITY=ON \
+	  -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DHOROACC_SANITIZE=$(if $(filter tsan,$@),thread,address) \
+	  -DHOROACC_LONG_TESTS=$(LONG_TESTS)
 	cmake --build build/$@ --target cpp_tests -j $(JOBS)
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
 	ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \

@@ -54,7 +54,7 @@ def listen(names: Iterable[str], backlog: int) -> tuple[socket.socket, str]:
         for elsewhere in ELSEWHERE:
             with contextlib.suppress(OSError):
                 found.append(address_towards(elsewhere)[1])
-        found.sort(key=_is_loopback)
+        found.sort(key=is_loopback)
     for address in found:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with contextlib.suppress(OSError):
@@ -64,5 +64,6 @@ def listen(names: Iterable[str], backlog: int) -> tuple[socket.socket, str]:
     raise OSError(f"this host has no address under {' or '.join(names)}, and no network")
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether only this host reaches it."""
     return address == "::1" or address.startswith("127.")

@@ -17,7 +17,7 @@ from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
 from horoacc.launcher.tuning import sentences
 
-__all__ = ["RecordError", "explain", "main", "names", "place_of"]
+__all__ = ["RecordError", "explain", "main", "names", "place_of", "unlocked"]
 
 
 _UNLOCKS = {
@@ -105,7 +105,7 @@ def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[
     lines = [_sentence(wait, records) for wait in _waits(records)]
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
-    lines += [line for rank, record in records.items() if (line := _unlocked(rank, record))]
+    lines += [line for rank, record in records.items() if (line := unlocked(rank, record))]
     lines += [
         line for record in records.values() if record.tuning for line in sentences(record.tuning)
     ]
@@ -166,8 +166,8 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
     return text + "."
 
 
-def _unlocked(rank: int, record: Record) -> str:
-    """What unlocks a rank's gradients again and again; "" if nothing does."""
+def unlocked(rank: int, record: Record) -> str:
+    """Says what unlocks a rank's gradients again and again; "" if nothing does."""
     plans = record.plans
     own = {why: count for why, count in plans.unlocks.items() if count and why in _UNLOCKS}
     ended = sum(plans.unlocks.values())

@@ -6,10 +6,11 @@ import contextlib
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping
 
-from horoacc.launcher.addresses import ELSEWHERE, address_towards
+from horoacc.launcher.addresses import ELSEWHERE, address_towards, is_loopback
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.elastic.caller_agents import Caller, CallerAgents
 from horoacc.launcher.elastic.coordinator import Coordinator
@@ -199,5 +200,11 @@ def _own_address(
         for elsewhere in (*ELSEWHERE, socket.gethostname()):
             with contextlib.suppress(OSError):
                 family, own = address_towards(elsewhere)
-                return own, family
+                if not is_loopback(own):
+                    return own, family
+        print(
+            "horoaccrun: this host has no default route, and its name means no address of a "
+            "network: workers on other hosts cannot reach it",
+            file=sys.stderr,
+        )
     return "127.0.0.1", socket.AF_INET

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from horoacc.launcher.explain import unlocked
 from horoacc.launcher.look.asking import View
-from horoacc.launcher.look.shares import BYTES_NOTICED, Path, Work
+from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Path, Work
 
 __all__ = ["findings"]
 
@@ -21,7 +22,6 @@ _UNLOCKS = {
     "`synchronize()` only after `backward()`",
     "join": "`join()` ends them: give all ranks the same number of steps",
     "refused": "a bucket was invalid on a rank: its error says why",
-    "peer": "another rank had left them: look at the reasons of the other ranks",
     "end": "a process set, or the job, ended",
 }
 
@@ -51,7 +51,7 @@ def findings(
         *_straggler(done, path, view, places),
         *_link(done, path, before, view),
         *_small(done, path, before, view),
-        *_unlocked(done, before, view),
+        *_unlocked(view),
         *_overlap(done, path),
     ]
     yield from told
@@ -119,11 +119,7 @@ def _link(done: Work, path: Path, before: View, view: View) -> Iterator[str]:
     if path.reduce < BYTES_NOTICED:
         return
     seconds = _seconds(before, view)
-    names = (
-        "arena_bytes", "staged_bytes", "window_bytes", "link_bytes", "gpu_bytes", "gpu_nccl_bytes",
-        "gpu_kernel_bytes",
-    )  # fmt: skip
-    rate = sum(_delta(before, view, name) for name in names) / seconds if seconds else 0.0
+    rate = sum(_delta(before, view, name) for name in PATHS) / seconds if seconds else 0.0
     pace = (
         f", {rate / path.reduce / 1e9:.2f} GB of each rank's tensors in a second of it"
         if rate
@@ -146,7 +142,7 @@ def _link(done: Work, path: Path, before: View, view: View) -> Iterator[str]:
 
 def _small(done: Work, path: Path, before: View, view: View) -> Iterator[str]:
     buckets = _delta(before, view, "buckets")
-    bytes_ = _delta(before, view, "arena_bytes") + _delta(before, view, "staged_bytes")
+    bytes_ = sum(_delta(before, view, name) for name in PATHS)
     seconds = _seconds(before, view)
     if not buckets or not done.step or path.negotiate + path.reduce < _NOTICED:
         return
@@ -159,17 +155,14 @@ def _small(done: Work, path: Path, before: View, view: View) -> Iterator[str]:
         )
 
 
-def _unlocked(done: Work, before: View, view: View) -> Iterator[str]:
-    ended = {reason: _delta(before, view, f"plan_unlocks_{reason}") for reason in _UNLOCKS}
-    reason = max(ended, key=lambda one: ended[one])
-    rounds, seconds = _delta(before, view, "plan_rounds"), _seconds(before, view)
-    if ended[reason] < 1 or not done.step or not seconds:
+def _unlocked(view: View) -> Iterator[str]:
+    told = {rank: line for rank, record in view.records.items() if (line := unlocked(rank, record))}
+    if not told:
         return
-    steps = seconds / done.step
-    yield (
-        f"Unlocked rounds: of {steps:.0f} steps {min(rounds, steps):.0f} needed no negotiation; "
-        f"locked rounds ended {sum(ended.values()):.0f} times. Advice: {_UNLOCKS[reason]}."
-    )
+    plans = [view.records[rank].plans.unlocks for rank in told]
+    reason = max(_UNLOCKS, key=lambda one: sum(unlocks.get(one, 0) for unlocks in plans))
+    more = f" So did {len(told) - 1} more." if len(told) > 1 else ""
+    yield f"Unlocked rounds: {next(iter(told.values()))}{more} Advice: {_UNLOCKS[reason]}."
 
 
 def _overlap(done: Work, path: Path) -> Iterator[str]:

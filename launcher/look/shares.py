@@ -9,9 +9,16 @@ from dataclasses import dataclass, field, replace
 from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.spans import Blocked, Calls, calls_of
 
-__all__ = ["BYTES_NOTICED", "Late", "Path", "Shares", "Work", "late", "path", "work"]
+__all__ = ["BYTES_NOTICED", "PATHS", "Late", "Path", "Shares", "Work", "late", "path", "work"]
 
 _STEPS = 3
+PATHS = {
+    "arena_bytes": "arena", "staged_bytes": "copied", "window_bytes": "window",
+    "link_bytes": "links", "gpu_bytes": "cpu reduce", "gpu_leader_bytes": "gpu leader",
+    "gpu_stream_bytes": "gpu stream", "gpu_kernel_bytes": "gpu kernel", "gpu_nccl_bytes": "nccl",
+    "gpu_composed_bytes": "gpu composed", "gpu_moved_bytes": "gpu moves",
+}  # fmt: skip
+"""By the counter of a rank's bytes, the way that they took."""
 BYTES_NOTICED = 0.2  # of the time: less for reductions is not worth a word
 # A call that a rank has not made yet keeps the others waiting once it is so late.
 LATE_SECONDS = 0.3

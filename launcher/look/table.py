@@ -8,7 +8,7 @@ from typing import Any
 
 from horoacc.launcher.explain import names
 from horoacc.launcher.look.asking import View
-from horoacc.launcher.look.shares import BYTES_NOTICED, Late, Shares, Work, late, path, work
+from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Late, Shares, Work, late, path, work
 from horoacc.launcher.tuning import Tuning, headline, latest
 
 __all__ = ["COLUMNS", "Line", "Picture", "picture", "plain"]
@@ -18,12 +18,6 @@ COLUMNS = (
     "ARENA", "LOCKED", "QUEUE", "CPU",
 )  # fmt: skip
 _LEFT = {"HOST", "STATE", "FOR"}
-_PATHS = {
-    "arena_bytes": "arena", "staged_bytes": "copied", "window_bytes": "window",
-    "link_bytes": "links", "gpu_leader_bytes": "gpu leader", "gpu_stream_bytes": "gpu stream",
-    "gpu_kernel_bytes": "gpu kernel", "gpu_nccl_bytes": "nccl",
-    "gpu_composed_bytes": "gpu composed", "gpu_moved_bytes": "gpu moves",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,11 +121,11 @@ def _rates(view: View, before: View | None, rank: int) -> dict[str, float]:
 
 
 def _reduced(rate: Mapping[str, float]) -> float:
-    return sum(rate.get(name, 0) for name in _PATHS)
+    return sum(rate.get(name, 0) for name in PATHS)
 
 
 def _paths(rates: Mapping[int, Mapping[str, float]]) -> str:
-    sums = {word: sum(of.get(name, 0) for of in rates.values()) for name, word in _PATHS.items()}
+    sums = {word: sum(of.get(name, 0) for of in rates.values()) for name, word in PATHS.items()}
     shown = [f"{word} {_bytes(value)}" for word, value in sums.items() if value]
     return f"bytes/s by path: {', '.join(shown) or 'none'}"
 
@@ -160,7 +154,7 @@ def _facts(
         "waits_for": _mostly(shares),
         "steps_per_second": _per_second(done),
         "bytes_per_second": _reduced(rate) if rate else None,
-        "paths": {word: rate[name] for name, word in _PATHS.items() if rate.get(name)},
+        "paths": {word: rate[name] for name, word in PATHS.items() if rate.get(name)},
         "arena_memory": counters.get("arena_in_use", 0),
         "arena_share": _share(rate.get("arena_bytes", 0), rate.get("staged_bytes", 0)),
         "locked_rounds": counters.get("plan_rounds", 0),

@@ -13,7 +13,7 @@ using namespace horoacc::testing;
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
-  MultiHostViews ranks({2, 2});
+  MultiHostViews ranks({2, 2}, {}, /*grants=*/size % 2 != 0);
   constexpr uint32_t kRanks = 4;
   std::vector<std::pair<int, ControlMessage>> said;  // by receiver
   std::set<std::pair<int, std::string>> done;        // by this host's ranks, each once

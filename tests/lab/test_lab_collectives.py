@@ -74,6 +74,27 @@ except hvd.errors.PeerLost as error:
     print(f"lost {error.culprit}\\n", end="", flush=True)
 """
 
+DEEP_NET = """
+import torch
+import horoacc.torch as hvd
+hvd.init()
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(100)))
+sgd = torch.optim.SGD(model.parameters(), 1e-3)
+optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
+sent = []
+for step in range(50):
+    before = hvd.counters()["control_messages"]
+    optimizer.zero_grad()
+    model(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+    sent.append(hvd.counters()["control_messages"] - before)
+counted = hvd.counters()
+assert counted["plan_rounds"] > 40 and counted["plan_granted"] > 0, counted
+assert counted["plan_dropped"] == 0, counted
+print(f"{sum(sent[:10])} {sum(sent[10:])} {sent[10:].count(0)}\\n", end="")
+hvd.shutdown()
+"""
+
 REDUCE = """
 import sys, numpy as np
 import horoacc as hvd
@@ -183,3 +204,15 @@ def test_rails_have_one_connection_each(build: Build, algorithm: str, connection
     run += ["--network-interfaces", "eth0,eth1"]
     lines, _ = horoaccrun(lab, *run, sys.executable, "-c", RAILS)
     assert lines == {rank: [f"opened {connections}, sent True"] for rank in range(4)}
+
+
+@pytest.mark.parametrize("hosts", ["h1:1,h2:1", "h1:2,h2:2"])
+def test_a_locked_step_of_a_deep_net_sends_no_message(build: Build, hosts: str) -> None:
+    """But for a sign of life a second."""
+    size = 2 if hosts == "h1:1,h2:1" else 4
+    flags = (*MODES["tcp over openmpi"], "-H", hosts, "-np", str(size))
+    lines, _ = horoaccrun(build(Network()), *flags, sys.executable, "-c", DEEP_NET)
+    assert len(lines) == size
+    for said in lines.values():
+        first, later, silent = map(int, said[-1].split())
+        assert later < first / 20 and silent >= 20, lines

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from horoacc.launcher.flight_records import Call, Event, Record
+from horoacc.launcher.flight_records import Call, Event, Plans, Record
 from horoacc.launcher.look import report, shares
 from horoacc.launcher.look.advice import findings
 from horoacc.launcher.look.asking import Scope, View
@@ -34,6 +34,12 @@ def records(
 ) -> dict[int, Record]:
     """What ranks tell after some equal steps, the last of which is just over."""
     found = {}
+    unlocks = {
+        name.removeprefix("plan_unlocks_"): count
+        for name, count in (counters or {}).items()
+        if name.startswith("plan_unlocks_")
+    }
+    plans = Plans((counters or {}).get("plan_rounds", 0), unlocks)
     for rank, host in enumerate(hosts):
         events: list[Event] = []
         for number in range(STEPS):
@@ -53,6 +59,7 @@ def records(
             clock=NOW + clocks[rank], flight_events=4096,
             host_ranks=tuple(r for r, other in enumerate(hosts) if other == host),
             counters={"arena_bytes": 0, "buckets": 0} if counters is None else counters,
+            plans=plans,
         )  # fmt: skip
     return found
 
@@ -124,10 +131,13 @@ CASES: dict[str, tuple[Step, tuple[str, ...], dict[str, int], str]] = {
         r"Small tensors: 16 reductions a step of 1\.0 KiB each, and 6\d\.\d ms of each step "
         r".*Advice: submit them together",
     ),
+    "large": (
+        SMALL, ("a", "a"), {"buckets": 160, "window_bytes": 160 << 20}, "The critical path",
+    ),
     "unlocked": (
         OVERLAPPED, ("a", "a"), {"plan_unlocks_wait": 3, "plan_unlocks_end": 1, "plan_rounds": 4},
-        r"Unlocked rounds: of 10 steps 4 needed no negotiation; locked rounds ended 4 times\. "
-        r"Advice: a rank waited for a tensor",
+        r"Unlocked rounds: Rank 0 left a locked plan of gradients 3 times because it waited .*"
+        r" only 4 steps .*\. So did 1 more\. Advice: a rank waited for a tensor",
     ),
     "overlap": (
         LONG, ("a", "a"), {},

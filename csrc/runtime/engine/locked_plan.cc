@@ -336,6 +336,7 @@ Status LockedPlan::Wait(size_t index, int64_t deadline_ns) {
       lock.unlock();
       Status outcome = around_.calls.Wait(handle, deadline_ns);
       lock.lock();
+      if (stored && bucket->handle != handle) continue;  // another thread has ended it meanwhile
       if (entry && !entry->complete.load(std::memory_order_acquire)) return outcome;
       if (!stored) {
         const CollectiveEntry* const call = AsCollective(entry.get());

@@ -10,8 +10,7 @@
 namespace horoacc {
 namespace {
 
-constexpr uint32_t kJobChannel = 0xffffffff;  // not the number of a process set
-constexpr int64_t kAbortIsTold = kSecond;     // by the rank that speaks for its host
+constexpr int64_t kAbortIsTold = kSecond;  // by the rank that speaks for its host
 
 enum class JobMessage : uint8_t {
   kAbort = 1,
@@ -60,12 +59,12 @@ JobChannel::JobChannel(std::vector<int> host_of, Surroundings surroundings)
       place_(order_.PlaceOf(static_cast<uint32_t>(around_.rank))),
       were_next_(NextHosts()),
       questions_(AroundQuestions()) {
-  around_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
+  around_.mux->Register(kNumber, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
 }
 
-JobChannel::~JobChannel() { around_.mux->Unregister(kJobChannel); }
+JobChannel::~JobChannel() { around_.mux->Unregister(kNumber); }
 
 // The tree of hosts.
 
@@ -125,7 +124,7 @@ std::vector<int> JobChannel::NextHosts() const {
 
 void JobChannel::Send(int rank, const WireWriter& writer) {
   // If this fails, reading from the link gives the error.
-  (void)around_.mux->Send(kJobChannel, rank, writer.bytes());
+  (void)around_.mux->Send(kNumber, rank, writer.bytes());
 }
 
 // Another process of the host may have just said that its last rank has left.

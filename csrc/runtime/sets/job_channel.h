@@ -24,6 +24,7 @@ namespace horoacc {
 /// grandparent, children and grandchildren, and to those ranks that its own ranks send messages.
 class JobChannel {
  public:
+  static constexpr uint32_t kNumber = 0xffffffff;  ///< of its messages: that of no process set
   struct Surroundings {
     int rank = 0;
     std::vector<int> locals;  ///< ranks of this host, ascending

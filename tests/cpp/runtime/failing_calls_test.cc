@@ -54,6 +54,10 @@ void* operator new(size_t bytes) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+// A sanitizer has one of its own, which does not call the other.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return Fails(What::kNew) ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 

@@ -111,6 +111,27 @@ TEST(refusals_that_nobody_meets_end) {
   }
 }
 
+// Two threads of a rank wait for the tensors of one bucket.
+TEST(threads_wait_for_one_bucket) {
+  RunRanks(2, kSettings, [](Engine& engine, int rank) {
+    int32_t data[kTensors] = {};
+    const auto plan = engine.MakePlan(Sum(), kNames);
+    const auto wait = [&](size_t index) { CHECK(plan->Wait(index, NowNs() + kLong).ok()); };
+    for (int round = 0; round < 3000; ++round) {
+      for (size_t index = 0; index < kTensors; ++index) {
+        data[index] = round + rank;
+        CHECK(plan->Submit(index, {DType::kInt32, {1}}, {&data[index], &data[index]}).ok());
+      }
+      std::thread other(wait, 0);
+      for (size_t index = 1; index < kTensors; ++index) wait(index);
+      other.join();
+      plan->EndRound();
+      for (const int32_t sum : data) CHECK_EQ(sum, 2 * round + 1);
+    }
+    CHECK_EQ(Counter(engine, "plan_rounds"), 3000U - kUntilLocked);
+  });
+}
+
 TEST(ways_that_are_impossible) {
   const auto number_of = [](std::string_view name) {
     const auto algorithms = schedule::Algorithms();

@@ -19,7 +19,7 @@ InterfaceOffer OfHost(const std::string& host, int local_rank, std::vector<Inter
   return {host, local_rank, std::move(interfaces)};
 }
 
-std::string Names(const std::vector<InterfaceOffer>& offers, const std::string& wanted = "") {
+std::string ChosenNames(const std::vector<InterfaceOffer>& offers, const std::string& wanted = "") {
   const auto chosen = ChooseInterfaces(offers, wanted);
   if (!chosen.ok()) return "error: " + chosen.error().message;
   std::string names;
@@ -35,7 +35,7 @@ bool Has(const std::string& text, const std::string& part) {
 
 TEST(OneHostUsesItsLoopback) {
   const auto eth = Make("eth0", "10.0.0.1", "10.0.0.0", 1000);
-  CHECK_EQ(Names({OfHost("a", 0, {eth}), OfHost("a", 1, {eth})}), "lo@127.0.0.1 lo@127.0.0.1 ");
+  CHECK_EQ(ChosenNames({OfHost("a", 0, {eth}), OfHost("a", 1, {eth})}), "lo@127.0.0.1 lo@127.0.0.1 ");
 }
 
 TEST(HostsMeetOnTheFastestNetworkThatReachesMost) {
@@ -46,14 +46,14 @@ TEST(HostsMeetOnTheFastestNetworkThatReachesMost) {
                    Make("slow", "10.0.0." + last, "10.0.0.0", 1000),
                    Make("fast", "10.1.0." + last, "10.1.0.0", 25000)});
   };
-  CHECK_EQ(Names({offer("a", "1"), offer("b", "2")}), "fast@10.1.0.1 fast@10.1.0.2 ");
+  CHECK_EQ(ChosenNames({offer("a", "1"), offer("b", "2")}), "fast@10.1.0.1 fast@10.1.0.2 ");
   // Speeds that no driver tells: the first.
   CHECK_EQ(
-      Names(
+      ChosenNames(
           {OfHost("a", 0, {Make("x", "10.0.0.1", "10.0.0.0"), Make("y", "10.1.0.1", "10.1.0.0")}),
            OfHost("b", 0, {Make("x", "10.0.0.2", "10.0.0.0"), Make("y", "10.1.0.2", "10.1.0.0")})}),
       "x@10.0.0.1 x@10.0.0.2 ");
-  CHECK(Has(Names({OfHost("a", 0, {bridge}), OfHost("b", 0, {bridge})}), "host a has no network"));
+  CHECK(Has(ChosenNames({OfHost("a", 0, {bridge}), OfHost("b", 0, {bridge})}), "host a has no network"));
 }
 
 TEST(NamedInterfacesAreTheRailsOfLocalRanks) {
@@ -62,12 +62,12 @@ TEST(NamedInterfacesAreTheRailsOfLocalRanks) {
         host, local_rank,
         {Make("eth0", "10.0.0." + last, "10.0.0.0"), Make("eth1", "10.1.0." + last, "10.1.0.0")});
   };
-  CHECK_EQ(Names({offer("a", 0, "1"), offer("a", 1, "1"), offer("b", 0, "2"), offer("b", 1, "2")},
+  CHECK_EQ(ChosenNames({offer("a", 0, "1"), offer("a", 1, "1"), offer("b", 0, "2"), offer("b", 1, "2")},
                  "eth1, eth0"),
            "eth1@10.1.0.1 eth0@10.0.0.1 eth1@10.1.0.2 eth0@10.0.0.2 ");
-  CHECK_EQ(Names({offer("a", 0, "1"), offer("a", 1, "1")}, "ib0,eth1"),
+  CHECK_EQ(ChosenNames({offer("a", 0, "1"), offer("a", 1, "1")}, "ib0,eth1"),
            "eth1@10.1.0.1 eth1@10.1.0.1 ");
-  const std::string error = Names({offer("a", 0, "1")}, "ib0");
+  const std::string error = ChosenNames({offer("a", 0, "1")}, "ib0");
   CHECK(Has(error, "host a") && Has(error, "'ib0'") && Has(error, "eth0 (10.0.0.1)"));
 }
 
@@ -78,9 +78,9 @@ TEST(AnIdentityIsThatOfTheNetworkNamespace) {
   // A name that two machines share does not make them one.
   const auto eth = Make("eth0", "10.0.0.1", "10.0.0.0");
   const auto other = Make("eth0", "10.0.0.2", "10.0.0.0");
-  CHECK_EQ(Names({OfHost("node#1", 0, {eth}), OfHost("node#2", 0, {other})}),
+  CHECK_EQ(ChosenNames({OfHost("node#1", 0, {eth}), OfHost("node#2", 0, {other})}),
            "eth0@10.0.0.1 eth0@10.0.0.2 ");
-  CHECK(Has(Names({OfHost("node#1", 0, {}), OfHost("node#2", 0, {})}), "host node has no"));
+  CHECK(Has(ChosenNames({OfHost("node#1", 0, {}), OfHost("node#2", 0, {})}), "host node has no"));
 }
 
 TEST(OffersTravelAsText) {
