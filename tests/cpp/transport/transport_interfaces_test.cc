@@ -35,7 +35,8 @@ bool Has(const std::string& text, const std::string& part) {
 
 TEST(OneHostUsesItsLoopback) {
   const auto eth = Make("eth0", "10.0.0.1", "10.0.0.0", 1000);
-  CHECK_EQ(ChosenNames({OfHost("a", 0, {eth}), OfHost("a", 1, {eth})}), "lo@127.0.0.1 lo@127.0.0.1 ");
+  CHECK_EQ(ChosenNames({OfHost("a", 0, {eth}), OfHost("a", 1, {eth})}),
+           "lo@127.0.0.1 lo@127.0.0.1 ");
 }
 
 TEST(HostsMeetOnTheFastestNetworkThatReachesMost) {
@@ -53,7 +54,8 @@ TEST(HostsMeetOnTheFastestNetworkThatReachesMost) {
           {OfHost("a", 0, {Make("x", "10.0.0.1", "10.0.0.0"), Make("y", "10.1.0.1", "10.1.0.0")}),
            OfHost("b", 0, {Make("x", "10.0.0.2", "10.0.0.0"), Make("y", "10.1.0.2", "10.1.0.0")})}),
       "x@10.0.0.1 x@10.0.0.2 ");
-  CHECK(Has(ChosenNames({OfHost("a", 0, {bridge}), OfHost("b", 0, {bridge})}), "host a has no network"));
+  CHECK(Has(ChosenNames({OfHost("a", 0, {bridge}), OfHost("b", 0, {bridge})}),
+            "host a has no network"));
 }
 
 TEST(NamedInterfacesAreTheRailsOfLocalRanks) {
@@ -62,9 +64,10 @@ TEST(NamedInterfacesAreTheRailsOfLocalRanks) {
         host, local_rank,
         {Make("eth0", "10.0.0." + last, "10.0.0.0"), Make("eth1", "10.1.0." + last, "10.1.0.0")});
   };
-  CHECK_EQ(ChosenNames({offer("a", 0, "1"), offer("a", 1, "1"), offer("b", 0, "2"), offer("b", 1, "2")},
-                 "eth1, eth0"),
-           "eth1@10.1.0.1 eth0@10.0.0.1 eth1@10.1.0.2 eth0@10.0.0.2 ");
+  CHECK_EQ(
+      ChosenNames({offer("a", 0, "1"), offer("a", 1, "1"), offer("b", 0, "2"), offer("b", 1, "2")},
+                  "eth1, eth0"),
+      "eth1@10.1.0.1 eth0@10.0.0.1 eth1@10.1.0.2 eth0@10.0.0.2 ");
   CHECK_EQ(ChosenNames({offer("a", 0, "1"), offer("a", 1, "1")}, "ib0,eth1"),
            "eth1@10.1.0.1 eth1@10.1.0.1 ");
   const std::string error = ChosenNames({offer("a", 0, "1")}, "ib0");
