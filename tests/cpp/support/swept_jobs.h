@@ -11,6 +11,11 @@
 
 namespace horoacc::testing {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::chrono::milliseconds kLate(20);  ///< all others have called by then
+#else
+constexpr std::chrono::milliseconds kLate(2);
+#endif
 constexpr int kWell = 0, kTold = 10;  ///< what a rank's body returns
 
 /// The limits end jobs of a rank that has stopped or never comes, and no others beside other work.
@@ -30,7 +35,7 @@ inline std::optional<ha_error> MakeCalls(ha_engine* engine, int rank, int size, 
   constexpr size_t kMany = 1 << 17;
   static std::vector<float> data(kMany);
   for (int step = 0; step < kSteps; ++step) {
-    if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (rank == late) std::this_thread::sleep_for(kLate);
     const size_t count = step % 2 ? kMany : 16;
     std::fill_n(data.begin(), count, static_cast<float>(rank + step));
     Call call(engine, step % 2 ? "many" : "few", data.data(), count);
