@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from horoacc.launcher.flight_records import Record, parse
-from horoacc.launcher.look.jobs import LookError, RunningJob, running_jobs, state_of
+from horoacc.launcher.look.jobs import MEET_SECONDS, LookError, RunningJob, running_jobs, state_of
 from horoacc.monitor.door import Door, ask, is_shut
 
 __all__ = ["Asker", "Scope", "View"]
@@ -17,7 +17,6 @@ __all__ = ["Asker", "Scope", "View"]
 _BUSY = 0.5  # of a processor
 _HERE_SECONDS = 0.7
 _ELSEWHERE_SECONDS = 1.3  # more than the core's own limit
-_MEET_SECONDS = 1.0
 _STACK_SECONDS = 3.2  # the same, with stacks
 _STATES = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a device"}
 
@@ -109,7 +108,7 @@ class Asker:
 
     def _doors(self) -> Sequence[Door]:
         """An elastic job has none for a moment while its ranks meet again."""
-        over = time.monotonic() + _MEET_SECONDS
+        over = time.monotonic() + MEET_SECONDS
         while True:
             doors = next((job.doors for job in running_jobs() if job.name == self._job), ())
             if doors or time.monotonic() > over:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from horoacc.monitor.door import Door, doors, is_shut
 
-__all__ = ["LookError", "RunningJob", "command_of", "find_job", "running_jobs"]
+__all__ = ["MEET_SECONDS", "LookError", "RunningJob", "command_of", "find_job", "running_jobs"]
 
 
 class LookError(ValueError):
@@ -31,6 +31,10 @@ class RunningJob(NamedTuple):
         return f"{self.name}  ranks {ranks}, for {_age(first.pid)}: {command_of(first.pid)}"
 
 
+# So long an elastic job may have no rank that listens, while its ranks meet again.
+MEET_SECONDS = 1.0
+
+
 def running_jobs() -> list[RunningJob]:
     """Lists them; LookError if others may have put them there."""
     try:
@@ -48,7 +52,9 @@ def find_job(name: str | None) -> RunningJob:
     Raises:
         LookError: There is none, or there are several.
     """
-    jobs = running_jobs()
+    until = time.monotonic() + MEET_SECONDS
+    while not (jobs := running_jobs()) and time.monotonic() < until:
+        time.sleep(0.02)
     listed = "".join(f"\n  {job.line()}" for job in jobs)
     if name is None:
         if len(jobs) == 1:

@@ -17,6 +17,7 @@ COLUMNS = (
     "RANK", "HOST", "STATE", "STEP/S", "COMPUTE", "NEGOT", "REDUCE", "WAIT", "FOR", "BYTES/S",
     "ARENA", "LOCKED", "QUEUE", "CPU",
 )  # fmt: skip
+_LINKS_SECONDS = 1.0  # a link that gets slow is to be seen within a second
 _LEFT = {"HOST", "STATE", "FOR"}
 
 
@@ -52,7 +53,7 @@ def picture(view: View, before: View | None) -> Picture:
     if slowest is not None and not waits:
         part = f"the others wait {done.keeps[slowest]:.0%} of the time for it"
         lines.append(Line((f"slowest rank: {slowest}: {part}",), True))
-    links = path(done).reduce if view.across_hosts else 0.0
+    links = path(work(view, _LINKS_SECONDS)).reduce if view.across_hosts else 0.0
     if links >= BYTES_NOTICED:
         pace = _bytes(sum(map(_reduced, rates.values())) / len(rates))
         waits_for = f"all ranks wait {links:.0%} of the time for reductions"

@@ -215,4 +215,4 @@ def test_a_locked_step_of_a_deep_net_sends_no_message(build: Build, hosts: str) 
     assert len(lines) == size
     for said in lines.values():
         first, later, silent = map(int, said[-1].split())
-        assert later < first / 20 and silent >= 20, lines
+        assert later <= first / 20 and silent >= 20, lines
