@@ -60,7 +60,7 @@ print(urllib.request.urlopen("http://127.0.0.1:{PORT}/metrics", timeout=20).read
 def scrape(lab: Laboratory) -> dict[str, float]:
     """Numbers of h1, and the time."""
     done = lab.hosts["h1"].run([sys.executable, "-c", SCRAPE], capture_output=True, text=True)
-    wanted = r"^(horoacc_(?:job|waited\w+|reduced\w+(?=.*link)))\S* (\S+)$"
+    wanted = r"^(horoacc_(?:job|waited\w+|copied\w+(?=.*memory)))\S* (\S+)$"
     found = re.findall(wanted, done.stdout, re.MULTILINE)
     return {"time": time.monotonic(), **{name: float(number) for name, number in found}}
 
@@ -98,8 +98,8 @@ def test_a_link_that_gets_slow(lab: Laboratory, tmp_path: Path) -> None:
         shown.run("explain")
         said = shown.wait_for("ENDS").replace("\n", " ")
         assert re.search(r"Link: .* all ranks wait for reductions, [\d.]+ GB", said), said
-    reduced, waited = "horoacc_reduced_bytes_total", "horoacc_waited_seconds_total"
-    assert slow[reduced] < quick[reduced] / 2, (quick, slow)
+    copied, waited = "horoacc_copied_bytes_total", "horoacc_waited_seconds_total"
+    assert slow[copied] < quick[copied] / 2, (quick, slow)
     assert slow[waited] > max(0.5, quick[waited]), (quick, slow)
 
 

@@ -193,7 +193,13 @@ Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, 
   }
   const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
   const bool composed = decision.path == Path::kComposed || decision.path == Path::kComposedWindows;
-  if (reduces && !composed) job_.counters.link_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  for (const auto& entry : running.entries) {
+    for (size_t t = 0; reduces && !composed && t < entry->tensors.size(); ++t) {
+      if (entry->tensors[t].staged || entry->device) continue;  // counted where they were copied
+      job_.counters.link_bytes.fetch_add(entry->request.tensors[t].bytes(),
+                                         std::memory_order_relaxed);
+    }
+  }
   std::string_view how = "none";
   std::unique_ptr<Execution> execution;
   if (decision.done()) {

@@ -8,12 +8,12 @@ namespace horoacc {
 struct Counters {
   std::atomic<uint64_t> submissions{0};
   std::atomic<uint64_t> decisions{0};
-  std::atomic<uint64_t> buckets{0};           ///< decisions that ran an allreduce
-  std::atomic<uint64_t> arena_bytes{0};       ///< input bytes reduced where the caller had put them
-  std::atomic<uint64_t> staged_bytes{0};      ///< copied to shared memory at submission
-  std::atomic<uint64_t> window_bytes{0};      ///< passed through window rings
-  std::atomic<uint64_t> link_bytes{0};        ///< reduced by links, by rank or with the negotiation
-  std::atomic<uint64_t> gpu_bytes{0};         ///< copied from a GPU to memory that all ranks see
+  std::atomic<uint64_t> buckets{0};       ///< decisions that ran an allreduce
+  std::atomic<uint64_t> arena_bytes{0};   ///< input bytes reduced where the caller had put them
+  std::atomic<uint64_t> staged_bytes{0};  ///< copied to shared memory at submission
+  std::atomic<uint64_t> window_bytes{0};  ///< passed through window rings
+  std::atomic<uint64_t> link_bytes{0};    ///< reduced by links between hosts, from where they lay
+  std::atomic<uint64_t> gpu_bytes{0};     ///< copied from a GPU to memory that all ranks see
   std::atomic<uint64_t> gpu_leader_bytes{0};  ///< reduced on GPUs, by mode
   std::atomic<uint64_t> gpu_stream_bytes{0};
   std::atomic<uint64_t> gpu_kernel_bytes{0};
