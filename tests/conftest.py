@@ -31,12 +31,12 @@ sys.path.insert(0, ABSENT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ABSENT, os.environ.get("PYTHONPATH")]))
 
 pools_key = pytest.StashKey[Pools]()
-BODY_SECONDS = 150.0
+BODY_SECONDS = 400.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=150): run in every rank"
+        "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=400): run in every rank"
     )
     config.addinivalue_line("markers", "only_ranks(*sizes): leave out other sizes of `ranks`")
     config.stash[pools_key] = Pools()

@@ -51,7 +51,7 @@ def killed(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     (elastic.folder / "end").touch()
-    _, err = job.communicate(timeout=90)
+    _, err = job.communicate(timeout=300)
     assert job.returncode == 0, err.decode()
     elastic.batches = max(line["batch"] for line in elastic.steps())
     elastic.job.expect_nothing_left()

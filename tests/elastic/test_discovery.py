@@ -126,7 +126,7 @@ def test_a_script_that_fails_for_a_while_changes_nothing(elastic: Elastic) -> No
     process = elastic.job.start(*elastic.arguments("-np", "2", "--min-np", "1"))
     elastic.job.wait_until(lambda: elastic.reached(3), "the start")
     elastic.set_hosts("no host: at all")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert elastic.check() == [2]
     told = err.decode()

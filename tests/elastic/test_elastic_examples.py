@@ -141,7 +141,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "numpy.savez(sys.argv[1], images=x, labels=y)"
     )
     command = [sys.executable, "-c", program, str(path)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=60)
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=300)
     return path
 
 

@@ -70,7 +70,6 @@ def accuracy(text: str) -> float:
     return float(found.group(1))
 
 
-@pytest.mark.timeout(240)
 def test_two_ranks_reach_what_one_reaches(pools: Pools) -> None:
     done = run(2, "torch_digits.py", seconds=200)
     assert done.returncode == 0, done.stderr
@@ -119,7 +118,6 @@ def good(ranks: int, script: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
@@ -127,7 +125,6 @@ def test_tensorflow_on_two_ranks() -> None:
     assert "2 ranks" in good(2, "tensorflow_digits.py")
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
 @pytest.mark.parametrize("backend", ["torch", "tensorflow"])
 def test_keras(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Training:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         assert len(killed) > ranks, printed
-        printed += process.communicate(timeout=30)[0]
+        printed += process.communicate(timeout=300)[0]
         assert b"accuracy" not in printed, "the job had ended before it was killed"
         self._job.expect_nothing_left()
         # As a kill in the middle of writing leaves it.

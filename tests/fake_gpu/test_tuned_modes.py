@@ -22,7 +22,7 @@ def test_modes_are_measured_and_chosen_by_size(tmp_path: Path) -> None:
     job = subprocess.run(
         [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", "2", sys.executable,
          str(script), str(file)],
-        env=env, capture_output=True, text=True, timeout=200, check=False,
+        env=env, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("all as measured") == 2

@@ -18,7 +18,7 @@ from launcher_jobs import Job
 
 PHASES = ("idle", "negotiating", "collective")
 RANK = str(Path(__file__).with_name("faulted_rank.py"))
-SECONDS = 100
+SECONDS = 300
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 from launcher_jobs import Job
 
 PROGRAM = str(Path(__file__).with_name("linked_rank.py"))
-SECONDS = 100.0
+SECONDS = 300.0
 # The ranks' activities: all reduce, all wait for the last one, no rank calls.
 PHASES = ("collective", "negotiating", "idle")
 _WORDS = {"negotiating": "absent", "idle": "idle"}

@@ -36,7 +36,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, most)
 for client in unauthenticated:
     client.close()
 listener.dial(listens.addresses[0], b"key", 60)
-assert served.wait(60)
+assert served.wait(300)
 print(seen, took)
 """
 
@@ -44,7 +44,7 @@ print(seen, took)
 def test_waiting_peers_wake_it_seldom_and_are_served_later() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(LISTENER)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     looks, seconds = map(float, done.stdout.split())

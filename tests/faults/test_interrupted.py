@@ -112,6 +112,6 @@ def test_a_rank_that_waits_in_init_is_cancelled(job: Job, away: int) -> None:
             assert waits.stdout and waits.stdout.readline() == "away\n"
         other = start(1 - away)
         for rank, process in ((away, waits), (1 - away, other)):
-            out, _ = process.communicate(timeout=90)
+            out, _ = process.communicate(timeout=300)
             assert (process.returncode, out) == (0, f"met {rank}\n")
     job.expect_nothing_left()

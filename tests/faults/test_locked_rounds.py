@@ -31,7 +31,7 @@ def halts(grad):
         if sys.argv[1] == "within":
             os.kill(os.getpid(), signal.SIGKILL)
         if sys.argv[1] == "late":
-            time.sleep(3)
+            time.sleep(float(sys.argv[2]))
 
 victim = hvd.size() - 1
 if hvd.rank() == victim:
@@ -76,28 +76,27 @@ def test_the_others_are_told(size: int, how: str, code: int | None) -> None:
 def test_a_stall_names_the_gradients_that_are_missing(size: int) -> None:
     with Job() as job:
         result = job.run(
-            "-np", str(size), sys.executable, "-c", PROGRAM, "late",
+            "-np", str(size), sys.executable, "-c", PROGRAM, "late", "3",
             HOROACC_PLAN_ROUNDS="2", HOROACC_STALL_CHECK_TIME_SECONDS="1",
         )  # fmt: skip
-    (told,) = [line for line in result.err.splitlines() if "'allreduce.p" in line]
     others, victim = ", ".join(map(str, range(size - 1))), size - 1
     found = re.search(
         rf"'allreduce\.p\d and 5 more \(plan .*' has waited for \d+ s: rank\(s\) {others} are "
         rf"ready, rank\(s\) {victim} have not submitted it; rank {victim} is in halts .*"
         rf"; rank {victim} lacks (.*)",
-        told,
+        result.err,  # of a busy machine, other waits may take a second, too
     )
-    assert found, told
+    assert found, result.err
     missing = re.findall(r"'(allreduce\.p\d)'", found[1])
-    assert 3 <= len(set(missing)) <= 4, told  # of the third, its hook may have run
+    assert 3 <= len(set(missing)) <= 4, result.err  # of the third, its hook may have run
 
 
 def test_the_error_and_the_records_name_them(tmp_path: Path) -> None:
     with Job() as job:
         result = job.run(
-            "-np", "2", "--flight-dir", str(tmp_path), sys.executable, "-c", PROGRAM, "late",
+            "-np", "2", "--flight-dir", str(tmp_path), sys.executable, "-c", PROGRAM, "late", "9",
             code=None, HOROACC_PLAN_ROUNDS="2", HOROACC_STALL_CHECK_TIME_SECONDS="1",
-            HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", HOROACC_GRACE_SECONDS="30",
+            HOROACC_STALL_SHUTDOWN_TIME_SECONDS="6", HOROACC_GRACE_SECONDS="30",
         )  # fmt: skip
     ended = r"'allreduce\.p\d and 5 more \(plan .*' was not submitted by rank\(s\) 1 within .*"
     assert re.search(ended + r"; rank 1 lacks 'allreduce\.p\d', ", result.err), result.err

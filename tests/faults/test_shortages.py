@@ -116,7 +116,7 @@ def test_a_full_disk_under_outputs_and_timeline(job: Job, tmp_path: Path, size: 
         env=job.environ(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -211,7 +211,7 @@ def test_hosts_that_have_ipv6_only(job: Job, size: int) -> None:
         pytest.skip("this user may not have a network of its own without IPv4")
     done = subprocess.run(
         [*unshare, sys.executable, "-c", PAIR, str(size)],
-        env=job.environ(), capture_output=True, text=True, timeout=100, check=False,
+        env=job.environ(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     job.expect_nothing_left()

@@ -28,7 +28,7 @@ def horoaccrun(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert code is None or done.returncode == code, done
     lines: dict[int, list[str]] = {}

@@ -37,7 +37,7 @@ def run(lab: Laboratory, words: list[str], **settings: object) -> list[str]:
         host.popen([*words, f"rank={rank}", *common], stdout=subprocess.PIPE, text=True)
         for rank, host in enumerate(lab.hosts.values())
     ]
-    printed = [rank.communicate(timeout=60)[0] for rank in ranks]
+    printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), printed
     return printed
 
@@ -108,7 +108,7 @@ def test_a_host_that_acknowledges_nothing_is_lost(build: Build, program: str) ->
             assert first.stdout and first.stdout.readline() == "warm\n"
             silence = ["tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0"]
             lab.hosts["h2"].run(silence)
-            said, _ = first.communicate("send\n", timeout=60)
+            said, _ = first.communicate("send\n", timeout=300)
             assert "lost the data links to rank 1: its host has acknowledged nothing" in said
         finally:
             for process in (first, second):

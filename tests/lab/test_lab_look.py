@@ -48,7 +48,7 @@ def terminal(lab: Laboratory, job: Job, folder: Path, look: Path) -> Terminal:
 
 def end(ranks: subprocess.Popen[bytes]) -> None:
     ranks.terminate()
-    ranks.wait(60)
+    ranks.wait(300)
 
 
 SCRAPE = f"""

@@ -28,7 +28,7 @@ def send(
         assert server.stdout
         port = server.stdout.readline().decode().strip()
         words = [*STREAMS, "send", source, to, port, str(count), str(size)]
-        done = lab.hosts["h1"].run(words, stdout=subprocess.PIPE, text=True, timeout=60)
+        done = lab.hosts["h1"].run(words, stdout=subprocess.PIPE, text=True, timeout=300)
     return float(done.stdout)
 
 

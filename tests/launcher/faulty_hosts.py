@@ -127,7 +127,7 @@ def examine(
         command = ["unshare", "--mount", "--uts", "sh", str(folder / "fault.h1"), *line, *command]
     began = time.monotonic()
     done = lab.hosts["h1"].run(
-        command, env=kept, capture_output=True, text=True, check=False, timeout=100
+        command, env=kept, capture_output=True, text=True, check=False, timeout=300
     )
     took = time.monotonic() - began
     assert done.stderr == "" and done.returncode in (0, 1), done

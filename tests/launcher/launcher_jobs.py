@@ -25,7 +25,7 @@ MODES = {
 }
 # A program's own rank, however it was started.
 RANK = "${HOROACC_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
-SECONDS = 100
+SECONDS = 300
 # How long traces of a job may stay. Programs sleep for longer, so that their own end is no help.
 END_SECONDS = 20
 ASLEEP = 600

@@ -92,7 +92,7 @@ class EngineJob:
         self.process.stdin.flush()
 
     def end(self) -> Result:
-        out, err = self.process.communicate(timeout=110)
+        out, err = self.process.communicate(timeout=300)
         return Result(self.process.returncode, out.decode(), err.decode())
 
     def expect_nothing_left(self) -> None:
@@ -257,7 +257,7 @@ hvd.init()
 
 def test_a_child_may_begin_a_job_when_its_parents_is_over() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKS_AFTER], capture_output=True, text=True, timeout=100,
+        [sys.executable, "-c", FORKS_AFTER], capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "7\n"), done

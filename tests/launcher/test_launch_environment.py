@@ -127,7 +127,7 @@ def test_an_unknown_launcher_says_who_it_is(tmp_path: Path) -> None:
             place = {"RANK": rank, "SIZE": "2", "LOCAL_RANK": rank, "LOCAL_SIZE": "2"}
             own = place | {"FIRST_HOST": "127.0.0.1", "JOB_SECRET": "ab" * 32}
             ranks.append(job.start(sys.executable, "-c", SUM, **own))
-        told = [each.communicate(timeout=60)[0].decode().split() for each in ranks]
+        told = [each.communicate(timeout=300)[0].decode().split() for each in ranks]
     assert told == [["1", "2", "3.0"], ["0", "2", "3.0"]]
 
 
@@ -278,7 +278,7 @@ def test_nodes_of_a_trainjob_meet_through_its_master(job: Job) -> None:
         more = {"PET_NNODES": "2", "PET_NODE_RANK": rank, "PET_MASTER_PORT": port}
         job.starter = (sys.executable, "-c", SUM)
         nodes.append(job.start(**TRAINJOB | more))
-    assert [node.communicate(timeout=60)[0].decode() for node in nodes] == [
+    assert [node.communicate(timeout=300)[0].decode() for node in nodes] == [
         "1 2 3.0\n",
         "0 2 3.0\n",
     ]

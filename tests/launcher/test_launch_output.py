@@ -74,7 +74,7 @@ os.write(1, b"x" * 1_000_000 + b"\\n\\n\\xff\\xfe\\n")
 os.write(1, "\\u00e4\\r\\n".encode())
 """
     process = job.start("--tcp", "-np", "1", *python(program))
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     lines = out.split(b"\n")
     assert lines[0] == b"[0] " + b"x" * 1_000_000
     assert lines[1:] == [b"[0] ", b"[0] \xff\xfe", "[0] \u00e4".encode(), b""]
@@ -110,7 +110,7 @@ def test_progress_bar_shows_before_its_line_ends(job: Job) -> None:
     process = job.start("--tcp", "-np", "1", *python(program), stdin=-1)
     assert process.stderr and process.stdin
     assert os.read(process.stderr.fileno(), 100) == b"\r[0] half"
-    process.communicate(b"x", timeout=30)
+    process.communicate(b"x", timeout=300)
     assert process.returncode == 0
 
 
@@ -176,6 +176,6 @@ def test_reader_that_goes_away_ends_the_job(job: Job, mode: list[str]) -> None:
     assert process.stdout and process.stderr
     assert process.stdout.read(10)
     process.stdout.close()
-    assert process.wait(timeout=30) == 128 + 13
+    assert process.wait(timeout=300) == 128 + 13
     process.stderr.close()
     job.expect_nothing_left()

@@ -163,7 +163,7 @@ def test_real_ranks_make_the_recorded_calls(job: Job, tmp_path: Path) -> None:
 
     job.wait_until(is_recorded, "some steps")
     running.terminate()
-    running.wait(60)
+    running.wait(300)
     found = load(folder)
     names = {f"grad{number}" for number in range(4)}
     assert {call.name for call in found.calls} == names

@@ -199,7 +199,7 @@ print(horoacc.run(answer, (2,), np=2, use_gloo=True))
 def test_functions_of_an_interactive_session(job: Job) -> None:
     done = subprocess.run(
         [sys.executable, "-i", "-q"], input=INTERACTIVE, env=job.environ(),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "[42, 43]" in done.stdout, done.stderr
 
@@ -227,7 +227,7 @@ def test_nothing_is_left_when_the_caller_is_interrupted_or_killed(
     there = [tmp_path / f"there.{rank}" for rank in range(2)]
     job.wait_until(lambda: all(file.exists() for file in there), "both ranks' start")
     caller.send_signal(number)
-    out, _ = caller.communicate(timeout=30)
+    out, _ = caller.communicate(timeout=300)
     assert out == ("interrupted\n" if number == signal.SIGINT else "")
     job.expect_nothing_left()
     deadline = time.monotonic() + 10

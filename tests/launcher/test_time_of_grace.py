@@ -58,7 +58,7 @@ def test_survivors_save_what_they_have(job: Job, any_mode: list[str], tmp_path: 
         line = process.stderr.readline()
     assert line.endswith(said), process.communicate()
     (tmp_path / "told").touch()
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=300)
     words = {line.split()[1]: line.split()[2:] for line in out.decode().splitlines()}
     assert words["saved"][0] == "1", (out, err)
     assert (tmp_path / "checkpoint").read_text().splitlines() == [f"part {n}" for n in range(10)]
@@ -92,7 +92,7 @@ def test_a_signal_to_the_launcher_cuts_the_grace(
     process = job.start(*any_mode, "-np", "2", "--grace-seconds", str(ASLEEP), *programs)
     assert process.stderr and b"the other ranks have" in process.stderr.readline()
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 128 + number
     job.expect_nothing_left()
 
@@ -105,6 +105,6 @@ def test_lost_output_cuts_the_grace(job: Job, any_mode: list[str]) -> None:
     assert process.stderr and b"the other ranks have" in process.stderr.readline()
     assert process.stdout
     process.stdout.close()
-    assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+    assert process.wait(timeout=300) == 128 + signal.SIGPIPE
     process.stderr.close()
     job.expect_nothing_left()

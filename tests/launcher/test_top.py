@@ -46,7 +46,7 @@ def looked(tmp_path: Path) -> Iterator[Callable[..., tuple[Path, Path]]]:
         for process in running:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGTERM)  # without a time of grace
-            process.wait(60)
+            process.wait(300)
         job.wait_until(lambda: not job.alive(), "the end")
 
 
@@ -56,7 +56,7 @@ def look(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            Job().command(*arguments), capture_output=True, text=True, timeout=60, check=False,
+            Job().command(*arguments), capture_output=True, text=True, timeout=300, check=False,
             env=Job().environ(HOROACC_LOOK_DIR=str(tmp_path / "look")) | variables,
         )  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_others_get_no_answer(looked: Callable[..., tuple[Path, Path]], tmp_path
     answers = [
         subprocess.run(
             [sys.executable, "-c", ASKS_AS, str(user), str(place.parent), place.name],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=300, check=True,
         ).stdout
         for user in (0, 65534)
     ]  # fmt: skip

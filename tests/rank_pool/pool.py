@@ -98,7 +98,7 @@ class RankPool:
     def _start_mpirun(self, variables: dict[str, str], relays: str) -> None:
         mpirun = Path(variables["HOROACC_TEST_MPIRUN"])
         version = subprocess.run(
-            [mpirun, "--version"], capture_output=True, text=True, timeout=30, check=True
+            [mpirun, "--version"], capture_output=True, text=True, timeout=300, check=True
         )
         (mpi,) = [name for name in MPIS if name in version.stdout]
         flags, library = MPIS[mpi]

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 import horoacc.torch as hvd
 
-pytestmark = pytest.mark.ranks(3, framework="horoacc.torch", seconds=120)
+pytestmark = pytest.mark.ranks(3, framework="horoacc.torch")
 
 
 def compiled(function: Any, backend: Any = "aot_eager") -> Any:
@@ -100,7 +100,7 @@ class Block(nn.Module):
         return torch.relu((y - mean) / (spread + 1e-5).sqrt())
 
 
-@pytest.mark.ranks(2, 3, framework="horoacc.torch", seconds=120)
+@pytest.mark.ranks(2, 3, framework="horoacc.torch")
 def test_model_that_uses_collectives() -> None:
     models = []
     for wrap in (False, True):
@@ -122,9 +122,7 @@ def test_model_that_uses_collectives() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.ranks(
-    2, framework="horoacc.torch", seconds=120, env={"HOROACC_FUSION_THRESHOLD": "2048"}
-)
+@pytest.mark.ranks(2, framework="horoacc.torch", env={"HOROACC_FUSION_THRESHOLD": "2048"})
 def test_gradients_of_a_compiled_block_travel_while_earlier_ones_compute() -> None:
     torch.manual_seed(3)
     torch.compiler.reset()
@@ -166,7 +164,7 @@ def test_gradients_of_a_compiled_block_travel_while_earlier_ones_compute() -> No
     assert seen == [(0, False), (2, True), (4, True)] * 3
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", seconds=180)
+@pytest.mark.ranks(2, framework="horoacc.torch")
 def test_generated_code() -> None:
     """Inductor compiles with the system's compiler, which takes its time: one small function."""
 
@@ -181,7 +179,7 @@ def test_generated_code() -> None:
     assert torch.equal(x.grad, torch.full((2, 3), 9.0))
 
 
-@pytest.mark.ranks(1, 2, framework="horoacc.torch", seconds=120)
+@pytest.mark.ranks(1, 2, framework="horoacc.torch")
 def test_other_calls_cut_the_graph() -> None:
     def mixed(x: torch.Tensor) -> torch.Tensor:
         y = hvd.allreduce_(x * 2, op=hvd.Sum, name="in place")
@@ -197,7 +195,7 @@ def test_other_calls_cut_the_graph() -> None:
     assert got.item() > 0
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", seconds=120)
+@pytest.mark.ranks(2, framework="horoacc.torch")
 def test_what_cannot_be_compiled_says_so() -> None:
     with pytest.raises(Exception, match="uncompiled"):
         compiled(lambda x: hvd.allreduce(x, compression=hvd.Compression.int8))(torch.ones(3))
@@ -205,7 +203,7 @@ def test_what_cannot_be_compiled_says_so() -> None:
         compiled(lambda x: hvd.allreduce(x, op=77))(torch.ones(3))
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", seconds=180)
+@pytest.mark.ranks(2, framework="horoacc.torch")
 def test_compiled_autograd() -> None:
     """A whole step with its backward pass in a graph, before and after steps without."""
     torch.compiler.reset()

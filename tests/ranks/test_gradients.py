@@ -14,7 +14,7 @@ from test_contract_reductions import process_set
 
 import horoacc.torch as hvd
 
-pytestmark = pytest.mark.ranks(1, 2, 3, 4, framework="horoacc.torch", seconds=120)
+pytestmark = pytest.mark.ranks(1, 2, 3, 4, framework="horoacc.torch")
 (CONTROL,) = only(CONTROL_PATHS[:1], 3)
 by_every_way = pytest.mark.parametrize(
     ("way", "env"),

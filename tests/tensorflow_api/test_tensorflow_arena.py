@@ -178,7 +178,7 @@ print("done")
 def test_an_import_after_the_first_allocation_changes_nothing() -> None:
     """TensorFlow ends a process that registers an allocator then."""
     done = subprocess.run(
-        [sys.executable, "-c", LATE], cwd=ROOT, capture_output=True, text=True, timeout=240,
+        [sys.executable, "-c", LATE], cwd=ROOT, capture_output=True, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.split() == ["done"], done.stderr

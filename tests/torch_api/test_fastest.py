@@ -269,7 +269,7 @@ def test_inductor_has_eagers_numbers(told: list[str], monkeypatch: pytest.Monkey
     assert "the model runs by inductor" in told
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", seconds=300)
+@pytest.mark.ranks(2, framework="horoacc.torch")
 def test_ranks_choose_alike(tmp_path: Path) -> None:
     os.environ["HOROACC_CACHE_DIR"] = str(tmp_path)
     with pytest.MonkeyPatch.context() as patch:

@@ -364,6 +364,6 @@ print(done.stdout.strip())
 
 def test_child_processes_have_the_names_too() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.strip() == "True True", done.stderr

@@ -20,7 +20,7 @@ import horoacc.torch as hvd
 
 HERE = Path(__file__)
 SCRIPTS = HERE.resolve().parents[1] / "torch_scripts"
-SECONDS = 90
+SECONDS = 300
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HOROACCRUN = ["-m", "horoacc.launcher.main", "-np", "2"]
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
@@ -87,20 +87,17 @@ def both(line: str, with_gloo: str) -> None:
     assert line == with_gloo
 
 
-@pytest.mark.timeout(200)
 def test_a_ddp_script_under_torchrun(pools: Pools) -> None:
     ours = lines(*TORCHRUN, "-m", "horoacc.auto", str(SCRIPTS / "ddp.py"))
     both(ours[-1], plain(pools, "ddp"))
 
 
-@pytest.mark.timeout(200)
 def test_an_fsdp2_script_under_horoaccrun(pools: Pools) -> None:
     script = str(SCRIPTS / "fsdp2.py")
     ours = lines(*HOROACCRUN, "--tcp", sys.executable, "-m", "horoacc.auto", script)
     both(ours[-1], plain(pools, "fsdp2"))
 
 
-@pytest.mark.timeout(200)
 def test_a_pipeline_that_starts_its_own_processes(pools: Pools) -> None:
     ours = lines("-m", "horoacc.auto", str(SCRIPTS / "pipeline.py"), "2")
     both(ours[-1], plain(pools, "pipeline"))

@@ -15,7 +15,7 @@ from world import values, world
 
 import horoacc.torch as hvd
 
-pytestmark = pytest.mark.ranks(2, 3, 4, framework="horoacc.torch", seconds=30)
+pytestmark = pytest.mark.ranks(2, 3, 4, framework="horoacc.torch")
 
 _gloo: list[dist.ProcessGroup] = []
 

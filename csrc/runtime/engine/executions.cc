@@ -278,13 +278,14 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
   const bool shared = path == Path::kComposed;
   const bool wide = set.multi_host->wide();
   ReduceList list;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, copied = 0;  // the copied ones are counted where they were copied
   for (const auto& entry : running.entries) {
     const size_t first = list.pieces.size();
     AppendPieces(*set.control, set.context, {entry->id, entry->generation}, shared, list);
     for (size_t t = 0; t < entry->tensors.size(); ++t) {
       ReducePiece& piece = list.pieces[first + t];
       bytes += piece.bytes();
+      if (!on_gpus && (entry->tensors[t].staged || entry->device)) copied += piece.bytes();
       piece.input = entry->tensors[t].input;
       piece.output = entry->tensors[t].output;
       piece.scale = set.multi_host->ScaleOf(entry->request, piece.type);
@@ -296,7 +297,7 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
   (on_gpus  ? job_.counters.gpu_composed_bytes
    : shared ? job_.counters.arena_bytes
             : job_.counters.window_bytes)
-      .fetch_add(bytes, std::memory_order_relaxed);
+      .fetch_add(bytes - copied, std::memory_order_relaxed);
   const uint64_t number = running.decision.run;
   const Way& way = running.entries[0]->request.way;
   HA_ASSIGN(MultiHostSet::ComposedSchedule composed,
