@@ -43,7 +43,7 @@ struct Settings {
   bool log_hide_time = false;
   double start_timeout_seconds = 60;
   uint64_t arena_bytes = 0;        ///< address space of this rank's memory; 0: physical memory
-  int64_t spin_microseconds = -1;  ///< < 0: spin only if every rank of the host has a core
+  int64_t spin_microseconds = -1;  ///< < 0: spin if every rank of the host has a core, else yield
   uint64_t window_bytes = 0;       ///< 0: the engine's own choice
   uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
   bool autotune = false;                    ///< the frontends'; here, since ranks must not differ

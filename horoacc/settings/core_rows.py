@@ -66,7 +66,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         -1,
         "HOROACC_SPIN_MICROSECONDS",
         "How long a waiting thread spins before it sleeps. -1: a little if every rank of the host "
-        "has a core, otherwise not at all.",
+        "has a core, otherwise it yields its core to the others, a little longer.",
         flag="--spin-microseconds",
         yaml=("params", "spin_microseconds"),
         least=-1,

@@ -15,8 +15,8 @@ constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
-constexpr int64_t kCoreTaken =
-    500 * kMicrosecond;  // a yield so long: another process computes on the core
+constexpr int64_t kTurns = 600 * kMicrosecond;       // for ranks that share this one's core
+constexpr int64_t kCoreTaken = kMillisecond;         // a yield so long: other work has the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 
@@ -144,13 +144,16 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
   const bool polls = lock->AwaitsLinks() || job_.gpu_polls.load(std::memory_order_relaxed) > 0;
   const int64_t began = NowNs();
+  const bool may_yield = job_.settings.spin_microseconds < 0 && began >= leaves_core_until_;
   // A rank without a core of its own leaves its core to the leader, which rings it.
-  const bool yields = linked && hosts_answer_soon_ && job_.settings.spin_microseconds < 0 &&
-                      (polls || job_.spin_ns > 0) && began >= leaves_core_until_;
-  const int64_t until = began + (yields ? kYields : job_.spin_ns);
+  const bool awaits_hosts =
+      may_yield && linked && hosts_answer_soon_ && (polls || job_.spin_ns > 0);
+  // Where ranks share cores, another rank needs this one, and may end the call in its turn.
+  const bool shares_core = may_yield && !linked && !polls && job_.spin_ns == 0;
+  const int64_t until = began + (awaits_hosts ? kYields : shares_core ? kTurns : job_.spin_ns);
   int64_t next_look = began + kLinksEvery;
   for (int64_t now = began; now < until; now = NowNs()) {
-    if (polls || linked) {
+    if (polls || linked || shares_core) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
