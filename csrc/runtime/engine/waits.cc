@@ -17,7 +17,7 @@ constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before t
 constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
 constexpr int64_t kTurns = 600 * kMicrosecond;       // for ranks that share this one's core
 constexpr int64_t kCoreTaken = kMillisecond;         // a yield so long: other work has the core
-constexpr int64_t kLeavesCore = 20 * kMillisecond;  // then for so long
+constexpr int64_t kLeavesCore = 20 * kMillisecond;   // then for so long
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 
 bool IsComplete(const Entry& entry) { return entry.complete.load(std::memory_order_acquire); }
