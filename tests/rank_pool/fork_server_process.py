@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FORK_SERVER = Path(__file__).with_name("fork_server.py")
-START_SECONDS = 90.0
+START_SECONDS = 300.0
 END_SECONDS = 10.0
 # What other launchers leave behind must not decide who the workers think they are.
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HOROVOD_", "HOROACC_")

@@ -139,7 +139,7 @@ void Waits::SayBlocked(Entry& entry) {
   }
 }
 
-bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
+bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked, bool woken) {
   const Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
   const bool polls = lock->AwaitsLinks() || job_.gpu_polls.load(std::memory_order_relaxed) > 0;
@@ -149,7 +149,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
   const bool awaits_hosts =
       may_yield && linked && hosts_answer_soon_ && (polls || job_.spin_ns > 0);
   // Where ranks share cores, another rank needs this one, and may end the call in its turn.
-  const bool shares_core = may_yield && !linked && !polls && job_.spin_ns == 0;
+  const bool shares_core = may_yield && woken && !linked && !polls && job_.spin_ns == 0;
   const int64_t until = began + (awaits_hosts ? kYields : shares_core ? kTurns : job_.spin_ns);
   int64_t next_look = began + kLinksEvery;
   for (int64_t now = began; now < until; now = NowNs()) {
@@ -189,6 +189,7 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
   lock.DrivesSince(began);
   int64_t next_say = began + kSayAgainEvery;  // the caller has just said it
   int64_t now = began;
+  bool woken = true;
   const auto look = [&] {
     const uint32_t seen = doorbell.count.load(std::memory_order_seq_cst);
     lock.Saw(seen);
@@ -210,7 +211,7 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
     if (IsComplete(entry)) break;
     const int64_t start = NowNs();
     if (start >= deadline_ns) break;
-    if (Spin(lock, seen, entry.linked)) continue;
+    if (Spin(lock, seen, entry.linked, woken)) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
     if (job_.must_poll || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
       sleep = std::min(sleep, poll_sleep);
@@ -218,7 +219,8 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
     }
     job_.doorbells.SleepAsWaiter(me, seen, sleep);
     watches_.Look();
-    if (doorbell.count.load(std::memory_order_seq_cst) != seen) continue;
+    woken = doorbell.count.load(std::memory_order_seq_cst) != seen;
+    if (woken) continue;
     const CollectiveEntry* const call = AsCollective(&entry);
     if (call && NowNs() - began >= kSetsDiffer) watches_.stalls.LookForOtherSet(*call);
     next_sleep = std::min(2 * next_sleep, kLongestSleep);

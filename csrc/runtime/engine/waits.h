@@ -46,7 +46,8 @@ class Waits {
   /// Drives until the entry is complete or the deadline has come.
   void Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns);
   /// Looks at the doorbell, at GPUs and at links for a short while. True if something came.
-  bool Spin(Driver::Lock& lock, uint32_t seen, bool linked);
+  /// `woken`: no sleep before it ended by its own deadline.
+  bool Spin(Driver::Lock& lock, uint32_t seen, bool linked, bool woken);
   /// A caller needs the entry before it goes on: buckets of which this rank has submitted only a
   /// part, in whatever set, must not wait for the rest.
   void SayBlocked(Entry& entry);
