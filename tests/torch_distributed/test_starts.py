@@ -242,9 +242,16 @@ LAUNCHERS = {
 
 
 # Libraries compare what a group says with the names that they know, and pass rank and size.
-@pytest.mark.parametrize("place", ["{}", BY_ARGUMENTS], ids=["by variables", "by arguments"])
-@pytest.mark.parametrize("asked", ["gloo", "", "cpu:gloo"])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "asked", "place"),
+    [
+        pytest.param(
+            launcher, asked, BY_ARGUMENTS if (k + n) % 2 else "{}", id=f"{launcher}-{asked}"
+        )
+        for k, launcher in enumerate(LAUNCHERS)
+        for n, asked in enumerate(["gloo", "", "cpu:gloo"])
+    ],
+)
 def test_a_group_says_what_was_asked_for(
     launcher: str, asked: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
