@@ -17,7 +17,8 @@ MIB = 1 << 20
 
 def newest(name: str) -> str:
     """A program of tests/cpp, as the C++ tests build it."""
-    built = sorted(ROOT.glob(f"build/cmake-*/cpp_tests/{name}"), key=lambda path: path.stat().st_mtime)
+    programs = ROOT.glob(f"build/cmake-*/cpp_tests/{name}")  # of no sanitizer
+    built = sorted(programs, key=lambda path: path.stat().st_mtime)
     if not built:
         pytest.skip("the C++ tests are not built (make test-cpp)")
     return str(built[-1])
