@@ -2,9 +2,9 @@
 //
 // Plain are dense, contiguous tensors in the host's memory, and arguments that need no conversion.
 // Whatever else, wrong arguments among it, is left to horoacc/collectives.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -148,7 +148,9 @@ bool PlainCall::Add(PyObject* given) {
   if (in_place_) {
     output = tensor.mutable_data_ptr();
   } else if (HasOwnOutput()) {
-    output = outputs_.emplace_back(at::empty_like(tensor)).mutable_data_ptr();
+    // Not by torch's dispatcher, which takes longer than all else here.
+    const at::Tensor result = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+    output = outputs_.emplace_back(result).mutable_data_ptr();
   }
   const c10::IntArrayRef shape = tensor.sizes();
   rows_.push_back({nullptr, in_place_ ? output : tensor.const_data_ptr(), output, shape.data(),

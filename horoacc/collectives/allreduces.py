@@ -224,9 +224,12 @@ class Allreduces(EngineOutputs[T]):
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        scales = (prescale_factor, postscale_factor)
         if compression is NoneCompressor and self._only_values((tensor,)):
-            return self._reduce(tensor, average, name, op, *scales, process_set, False, True)  # type: ignore[no-any-return]
+            return self._reduce(  # type: ignore[no-any-return]
+                tensor, average, name, op, prescale_factor, postscale_factor, process_set,
+                False, True,
+            )  # fmt: skip
+        scales = (prescale_factor, postscale_factor)
         return self._differentiable_allreduce(
             [tensor], average, name, compression, op, scales, process_set, False
         )[0]

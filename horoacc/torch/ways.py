@@ -18,8 +18,15 @@ def tracked(tensor: torch.Tensor) -> bool:
 
 
 def any_tracked(tensors: Sequence[torch.Tensor]) -> bool:
-    """Says whether autograd has to record the calls with one of the tensors."""
-    return any(map(tracked, tensors))
+    """Says whether autograd has to record the calls with one of the tensors.
+
+    A loop, because a blocking call of a small tensor feels each function that it passes.
+    """
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if getattr(tensor, "requires_grad", False):
+                return True
+    return False
 
 
 def apply(function: Any, *arguments: Any) -> Any:
