@@ -66,6 +66,9 @@ class Engine:
     @property
     def object_key(self) -> bytes:
         """The key of the MACs of pickled objects; empty if data go nowhere without tags."""
+    @property
+    def arena_over(self) -> bool:
+        """Whether the engine is shut down and no tensor lies in its arena."""
     def before_fork(self) -> None:
         """The three fork calls keep the arena's memory out of the child's reach."""
     def after_fork_in_parent(self) -> None: ...

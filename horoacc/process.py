@@ -58,7 +58,8 @@ class _Process:
         self.forked = False
         self.at_exit = False
         self.last_engine: Engine | None = None
-        self.of_parent: Engine | None = None  # this process must not end it
+        self.earlier: list[Engine] = []  # before the last one; tensors lie in their arenas
+        self.of_parent: list[Engine] = []  # this process must not end them
         self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
         self.tuner: Any = _NOT_ASKED  # of this engine's settings, or None
@@ -114,6 +115,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
     if _state.engine is not None:
         return False
     made, bootstrap, name = start.engine(comm, world)
+    _state.earlier = [one for one in _engines() if not one.arena_over]
     _state.engine = _state.last_engine = made
     _state.object_calls = ObjectCalls(made.object_key)
     on_request = bool(settings.read(os.environ)["flight_dir"])
@@ -225,25 +227,32 @@ def entered() -> bool:
     return _state.engine is not None
 
 
+def _engines() -> list[Engine]:
+    """Those of this process in whose arenas tensors may lie."""
+    last = _state.last_engine
+    return [] if last is None or _state.forked else [*_state.earlier, last]
+
+
 def _before_fork() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.before_fork()
+    for made in _engines():
+        made.before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.after_fork_in_parent()
+    for made in _engines():
+        made.after_fork_in_parent()
 
 
 def _forget_in_child() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.after_fork_in_child()
+    for made in _engines():
+        made.after_fork_in_child()
     # The child has none of the engine's threads, and its locks may be held: never use it again.
     # The position stays, for a DataLoader worker that asks for its rank.
     _state.lock = threading.RLock()
     if _state.engine is None and _state.bootstrap != "mpi":
         # The parent's job was over, so the child may join one. MPI cannot be initialised again.
-        _state.of_parent, _state.last_engine = _state.last_engine, None
+        _state.of_parent += _engines()
+        _state.earlier, _state.last_engine = [], None
     elif _state.last_engine is not None:
         _state.engine = None
         _state.forked = True

@@ -17,17 +17,30 @@ from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
 from horoacc.launcher.tuning import sentences
 
-__all__ = ["RecordError", "explain", "main", "names", "place_of", "unlocked"]
+__all__ = ["UNLOCKS", "RecordError", "explain", "main", "names", "place_of", "unlocked"]
 
 
-_UNLOCKS = {
-    "changed": "the type, the shape or the place of a gradient changed",
-    "wait": "it waited before all gradients of a step were there",
-    "join": "it joined",
-    "refused": "a bucket was refused (a timeline, or check_numerics)",
-    "end": "other hooks took the place of its gradients'",
+UNLOCKS = {
+    "changed": (
+        "the type, the shape or the place of a gradient changed",
+        "make the same calls in each step, with tensors of the same types and shapes",
+    ),
+    "wait": (
+        "it waited before all gradients of a step were there",
+        "call `synchronize()` only after `backward()`",
+    ),
+    "join": ("it joined", "give all ranks the same number of steps"),
+    "refused": (
+        "a bucket was refused (a timeline, check_numerics, or a process set that was removed)",
+        "end the timeline, or look at what `check_numerics` has found",
+    ),
+    "end": (
+        "other hooks took the place of its gradients'",
+        "let one optimizer have the parameters, and all of them from its beginning",
+    ),
 }
-"""Why a rank itself has left a locked plan, by the ends of the counters `plan_unlocks_…`."""
+"""Why a rank itself has left a locked plan, and what helps against it, by the ends of the counters
+`plan_unlocks_…`; not `tuned` ones, which autotune makes on purpose."""
 
 _SHORT_PLAN = 16
 """Steps; a plan that lasts no longer saves less than the steps cost in which it is made."""
@@ -169,11 +182,11 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
 def unlocked(rank: int, record: Record) -> str:
     """Says what unlocks a rank's gradients again and again; "" if nothing does."""
     plans = record.plans
-    own = {why: count for why, count in plans.unlocks.items() if count and why in _UNLOCKS}
-    ended = sum(plans.unlocks.values())
+    own = {why: count for why, count in plans.unlocks.items() if count and why in UNLOCKS}
+    ended = sum(count for why, count in plans.unlocks.items() if why != "tuned")
     if not own or ended < 2 or plans.rounds >= _SHORT_PLAN * ended:
         return ""
-    whys = ", ".join(f"{count} times because {_UNLOCKS[why]}" for why, count in own.items())
+    whys = ", ".join(f"{count} times because {UNLOCKS[why][0]}" for why, count in own.items())
     return (
         f"Rank {rank} left a locked plan of gradients {whys}; only {plans.rounds} steps needed one "
         f"call a bucket ({plans.left})."

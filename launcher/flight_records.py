@@ -83,6 +83,8 @@ class Record:
     clock: float = 0
     """Its host's monotonic clock."""
     # Of a rank that was asked while it ran:
+    since: float = 0
+    """When its part in the job began, by that clock; 0: not told."""
     cpu: float = 0
     """What the process has used of a processor."""
     no_cpu: float = 0
@@ -150,6 +152,7 @@ def _record(said: Any) -> Record:
             for event in said["events"]
         ),
         clock=_seconds(said.get("clock", 0)),
+        since=_seconds(said.get("since", 0)),
         cpu=_seconds(said.get("cpu", 0)),
         no_cpu=_seconds(said.get("no_cpu", 0)),
         failure=str(said.get("failure", "")),

@@ -12,6 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from io import FileIO
+from pathlib import Path
 from typing import TextIO
 
 from horoacc.launcher import sinks
@@ -159,8 +161,8 @@ class Printer:
 class RankStream:
     """Cuts one stream of a rank into lines."""
 
-    def __init__(self, rank: int, name: str, printer: Printer, copy: str | None = None) -> None:
-        """`copy` names a file that also gets every byte as it came."""
+    def __init__(self, rank: int, name: str, printer: Printer, copy: Path | None = None) -> None:
+        """`copy` is a file that also gets every byte as it came."""
         self.rank = rank
         self.name = name
         self.tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
@@ -169,7 +171,13 @@ class RankStream:
         self._in_bar = False
         self._drawn = b""
         self._copy_path = copy
-        self._copy = open(copy, "wb", buffering=0) if copy else None  # noqa: SIM115
+        self._copy: FileIO | None = None
+        if copy:
+            try:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                self._copy = FileIO(copy, "w")
+            except OSError as error:
+                self._lose_copy(error)
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the pipe; none are its end."""
@@ -195,7 +203,6 @@ class RankStream:
             self._copy = None
 
     def _write_copy(self, data: bytes) -> None:
-        """A file on a full disk must not end the job."""
         if self._copy is None:
             return
         view = memoryview(data)
@@ -205,10 +212,14 @@ class RankStream:
         except OSError as error:
             self._copy.close()
             self._copy = None
-            self._printer.say(
-                f"cannot write to '{self._copy_path}' any more ({error.strerror}): the "
-                f"{self.name} of rank {self.rank} goes only here from now on"
-            )
+            self._lose_copy(error)
+
+    def _lose_copy(self, error: OSError) -> None:
+        """A full disk, or descriptors that have run out, must not end the job."""
+        self._printer.say(
+            f"cannot write to '{self._copy_path}' any more ({error.strerror}): the "
+            f"{self.name} of rank {self.rank} goes only here from now on"
+        )
 
     def _complete(self, line: bytes) -> None:
         # A terminal would show the last part of a line with carriage returns.

@@ -101,11 +101,7 @@ class Supervisor:
 
     def stream(self, rank: int, name: str) -> RankStream:
         """A new stream of a rank, with its copy in a file if one was asked for."""
-        copy = None
-        if self._folder:
-            place = Path(self._folder) / f"rank.{rank}"
-            place.mkdir(parents=True, exist_ok=True)
-            copy = str(place / name)
+        copy = Path(self._folder, f"rank.{rank}", name) if self._folder else None
         return RankStream(rank, name, self.printer, copy)
 
     def add_rank(self, number: int, pid: int, stdout: int, stderr: int) -> None:

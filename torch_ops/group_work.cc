@@ -6,6 +6,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "python_calls.h"
 
 namespace horoacc {
@@ -69,6 +71,9 @@ void GroupWork::Done(void* context, ha_handle handle) {
 
 void GroupWork::Settle(ha_handle handle, bool succeeded) {
   std::exception_ptr thrown;
+  // To drop a tensor takes the GIL if Python has it too, and whoever has the GIL may want the lock.
+  std::vector<at::Tensor> kept;
+  Landing landing;
   // On a GPU results are copied on the stream of the submission, to which their memory belongs.
   const c10::OptionalStreamGuard on_stream(stream_);
   {
@@ -92,8 +97,8 @@ void GroupWork::Settle(ha_handle handle, bool succeeded) {
     }
     ha_release(engine, handle);
     settled_ = true;
-    landing_ = nullptr;
-    kept_.clear();
+    landing = std::exchange(landing_, nullptr);
+    kept = std::exchange(kept_, {});
     finish(thrown);
   }
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -112,6 +117,7 @@ void GroupWork::Settle(ha_handle handle, bool succeeded) {
 
 bool GroupWork::isCompleted() {
   if (Work::isCompleted()) return true;
+  const WithoutGil without_gil;
   const ha_handle handle = handle_.load();
   if (handle == 0 || ha_poll(group_->engine(), handle) == 0) return Work::isCompleted();
   Settle(handle);
@@ -139,6 +145,7 @@ std::vector<at::Tensor> GroupWork::result() {
 }
 
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  const WithoutGil without_gil;
   const ha_handle handle = handle_.load();
   ha_engine* const engine = group_->engine();
   const auto limit = std::chrono::steady_clock::now() + timeout;

@@ -30,6 +30,7 @@ void BindEngine(py::module_& module) {
       .def("serve_readings", &Engine::ServeReadings, py::arg("listener"))
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
       .def_property_readonly("object_key", &Engine::ObjectKey)
+      .def_property_readonly("arena_over", &Engine::ArenaOver)
       .def("before_fork", &Engine::BeforeFork)
       .def("after_fork_in_parent", &Engine::AfterForkInParent)
       .def("after_fork_in_child", &Engine::AfterForkInChild)

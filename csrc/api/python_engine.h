@@ -64,6 +64,7 @@ class Engine {
     return {key, ha_object_key(engine_, key)};
   }
 
+  [[nodiscard]] bool ArenaOver() const { return ha_arena_over(engine_) != 0; }
   void BeforeFork() { ha_before_fork(engine_); }
   void AfterForkInParent() { ha_after_fork_in_parent(engine_); }
   void AfterForkInChild() { ha_after_fork_in_child(engine_); }

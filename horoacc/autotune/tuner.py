@@ -116,7 +116,9 @@ class Tuner:
         self.trials: list[Trial] = []
         self.state = "begins with the winner of an earlier job" if known else "begins"
         self._limits = limits
-        self._known = known is not None
+        # A winner that was only the job's own values may have been a noisy moment's.
+        self._explored = known is not None and known != start
+        self._changed = False
         self._warmup = warmup
         self._steps = max(trials.LEAST, steps)
         self._most = most
@@ -168,19 +170,18 @@ class Tuner:
     def _run(self) -> _Work:
         yield from self._block(self.best, max(self._warmup, 1))
         yield from self._block(self.best, self._steps)  # what a step usually takes
-        explored = self._known
         while True:
-            if not explored:
+            if not self._explored:
                 self.state = "tries"
                 yield from self._explore()
-                explored = True
+                self._explored = True
             if self.best != self.start:
                 self.state = "compares the winner with the job's own settings"
                 yield from self._afford()
                 if (yield from self._compare(self.best, self.start)):
                     self._ratio = 1.0
-                    explored = self._known  # what changed may have another winner
-                    self._known = True
+                    # What changed may have another winner, which is looked for once.
+                    self._explored, self._changed = self._changed, True
             self._found(self.best)
             self.state = "has chosen"
             for _ in range(_STEPS_BETWEEN_CHECKS // 100):

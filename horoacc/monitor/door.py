@@ -7,6 +7,7 @@ explain` ask. A file is named JOB.RANK.PROCESS.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import selectors
@@ -23,6 +24,9 @@ from horoacc.start import tell_once
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _PART = 1 << 20
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of an accept() for which whoever asks has to wait."""
+SHORT_SECONDS = 0.1
 
 
 class Door(NamedTuple):
@@ -122,7 +126,7 @@ def start() -> None:
         return  # an elastic job's newcomer, which is no rank yet
     where = process.position()
     place = folder()
-    path = place / f"{_job()}.{where.rank}.{os.getpid()}"
+    path = place / f"{job_name()}.{where.rank}.{os.getpid()}"
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(place, 0o700)
@@ -143,8 +147,8 @@ def start() -> None:
     process.before_shutdown(close)
 
 
-def _job() -> str:
-    """A short name of the job, alike on its ranks and, in an elastic job, for its whole life."""
+def job_name() -> str:
+    """Gives a short name of the job, alike on its ranks, of an elastic one for its whole life."""
     known = ("PMIX_NAMESPACE", "PMI_JOBID", "MASTER_PORT")
     own = os.environ.get("HOROACC_COORDINATOR") if process.is_elastic() else process.job_name()
     if process.position().size == 1 and not process.is_elastic():

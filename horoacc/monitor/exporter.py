@@ -11,6 +11,7 @@ import os
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 from wsgiref import simple_server
@@ -19,8 +20,11 @@ from horoacc import process, settings
 from horoacc._version import __version__
 from horoacc.errors import ConfigError
 from horoacc.monitor import readings
+from horoacc.monitor.door import SHORT, SHORT_SECONDS
 from horoacc.monitor.families import FAMILIES, samples
 from horoacc.start import tell_once
+
+_REQUEST_SECONDS = 5.0
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -131,9 +135,12 @@ def _serve(address: str, port: int) -> Any:
     return close
 
 
-class _Handler(simple_server.WSGIRequestHandler):
-    timeout = 5.0
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has just ended
+        request.shutdown(socket.SHUT_RDWR)
 
+
+class _Handler(simple_server.WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""
 
@@ -161,10 +168,23 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
             return
         super().process_request(request, client_address)
 
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in SHORT:  # the one who waits would be there again at once
+                time.sleep(SHORT_SECONDS)
+            raise
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # Of the whole request: a socket's own time-out begins anew with each byte.
+        late = threading.Timer(_REQUEST_SECONDS, _cut, [request])
+        late.daemon = True
+        late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

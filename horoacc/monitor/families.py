@@ -90,7 +90,7 @@ FAMILIES = (
         "horoacc_plan_unlocks", "counter", "Ends of such rounds, by their reason.", "reason",
         tuple(
             (f"plan_unlocks_{reason}", reason)
-            for reason in ("changed", "wait", "join", "refused", "peer", "end")
+            for reason in ("changed", "wait", "join", "refused", "peer", "end", "tuned")
         ),
     ),
     Family(

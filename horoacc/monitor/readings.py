@@ -7,10 +7,11 @@ import json
 import os
 import socket
 import threading
+import time
 from typing import NamedTuple
 
 from horoacc import process
-from horoacc.monitor.door import ask, is_users
+from horoacc.monitor.door import SHORT, SHORT_SECONDS, ask, is_users, job_name
 from horoacc.monitor.families import samples
 
 _ANSWER_SECONDS = 1.0  # that all ranks of a host have together
@@ -38,10 +39,8 @@ def metrics() -> dict[str, float]:
 
 def _name(local_rank: int) -> bytes:
     """The abstract address of a rank's socket. It is no secret: the kernel tells who asks."""
-    where = process.position()
-    known = ("HOROACC_MASTER", "MASTER_PORT", "PMIX_NAMESPACE")
-    job = next(filter(None, map(os.environ.get, known)), str(os.getppid()))
-    return f"\0horoacc-metrics-{os.getuid()}-{job}-{where.cross_rank}-{local_rank}".encode()
+    host = process.position().cross_rank
+    return f"\0horoacc-metrics-{os.getuid()}-{job_name()}-{host}-{local_rank}".encode()
 
 
 class Answering:
@@ -74,8 +73,11 @@ class Answering:
         while True:
             try:
                 link, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in SHORT:
+                    return  # close() has shut it down
+                time.sleep(SHORT_SECONDS)
+                continue
             with link, contextlib.suppress(OSError, ValueError):
                 link.settimeout(_ANSWER_SECONDS)
                 if is_users(link):

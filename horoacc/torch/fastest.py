@@ -8,7 +8,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,8 @@ def optimize(
     uninstall(list(model.modules()))
     ranks = _Ranks(process_set)
     steps = Steps(model, batches, loss, optimizer)
-    ways = _ways(model, _backends(backends, model), optimizer is not None and ranks.several)
+    found = ranks.of_first(lambda: _backends(backends, model))
+    ways = _ways(model, found, optimizer is not None and ranks.several)
     name = trials.key(
         _KIND, torch.__version__, _shape_of(model, batches), [way.name for way in ways],
         ranks.count, optimizer is not None, torch.is_grad_enabled(),
@@ -94,14 +95,27 @@ def optimize(
         chosen = _known(known, ways) if known else None
         if chosen is not None:
             ways = [way for way in ways if way.name == chosen]
-        good = _right(ways, steps, len(batches), ranks)
-        if chosen is None or (chosen != EAGER and not good):
-            chosen = _quickest(good, steps, seconds, ranks, name)
+        good, for_good = _right(ways, steps, len(batches), ranks)
+        if chosen is None:
+            chosen, of_eager = _quickest(good, steps, seconds, ranks)
+            if for_good:
+                choice = {"way": chosen, "of_an_eager_step": of_eager, "torch": torch.__version__}
+                ranks.remember(name, choice)
+        elif chosen == EAGER:
+            ranks.say(logging.INFO, "the model stays eager, as earlier trials of it have found")
     for way in good:
         if way.name == chosen:
             way.install(_watched)
             ranks.say(logging.INFO, f"the model runs by {chosen}")
     return model
+
+
+class _Failure(NamedTuple):
+    """Why a way is left out; without a text it is not."""
+
+    text: str = ""
+    may_pass: bool = False
+    """Something was raised, such as for a missing compiler: another run may do better."""
 
 
 class _Ranks:
@@ -128,12 +142,12 @@ class _Ranks:
             return values
         return ops.allreduce(values, op=Max, name="optimize.times", process_set=self._set)
 
-    def first_failure(self, text: str) -> str:
-        """The text of the first rank that has one."""
+    def first_failure(self, own: _Failure) -> _Failure:
+        """That of the first rank that has one; a text of none says that there is none."""
         if not self.several:
-            return text
-        told = allgather_object(text, name="optimize.failures", process_set=self._set)
-        return next((f"rank {r}: {text}" for r, text in enumerate(told) if text), "")
+            return own
+        told = allgather_object(own, name="optimize.failures", process_set=self._set)
+        return next((_Failure(f"rank {r}: {t}", p) for r, (t, p) in enumerate(told) if t), own)
 
     def say(self, level: int, text: str) -> None:
         if self._first:
@@ -189,26 +203,32 @@ def _known(known: dict[str, Any], ways: Sequence[Way]) -> str | None:
     return name if name == EAGER or name in [way.name for way in ways] else None
 
 
-def _right(ways: Sequence[Way], steps: Steps, batches: int, ranks: _Ranks) -> list[Way]:
-    """Compiles, and gives the ways whose numbers are eager's on all ranks."""
+def _right(
+    ways: Sequence[Way], steps: Steps, batches: int, ranks: _Ranks
+) -> tuple[list[Way], bool]:
+    """Compiles, and gives the ways whose numbers are eager's on all ranks; and whether another run
+    would find no others.
+    """
     if not ways:
-        return []
-    good = []
+        return [], True
+    good, for_good = [], True
     with steps.repeatable() as repeatable:
-        if not repeatable:
+        own = _Failure("" if repeatable else "two eager steps in the mode of evaluation differ")
+        if why := ranks.first_failure(own).text:
             ranks.say(
-                logging.WARNING, "the model stays eager: it draws random numbers in the mode of "
-                "evaluation too, so that compiled numbers cannot be compared with eager ones",
+                logging.WARNING, f"the model stays eager: {why} (random numbers, or NaN), so that "
+                "compiled numbers cannot be compared with eager ones",
             )  # fmt: skip
-            return []
+            return [], False
         eager = [steps.tensors(at) for at in range(batches)]
         for way in ways:
-            why = ranks.first_failure(_failure(functools.partial(_check, way, steps, eager)))
-            if why:
-                ranks.say(logging.WARNING, f"{way.name} is left out: {why}")
+            failure = ranks.first_failure(_failure(functools.partial(_check, way, steps, eager)))
+            if failure.text:
+                ranks.say(logging.WARNING, f"{way.name} is left out: {failure.text}")
+                for_good = for_good and not failure.may_pass
             else:
                 good.append(way)
-    return good
+    return good, for_good
 
 
 def _check(way: Way, steps: Steps, eager: Sequence[Sequence[Tensor]]) -> str:
@@ -219,11 +239,11 @@ def _check(way: Way, steps: Steps, eager: Sequence[Sequence[Tensor]]) -> str:
     return ""
 
 
-def _failure(attempt: Callable[[], str]) -> str:
+def _failure(attempt: Callable[[], str]) -> _Failure:
     try:
-        return attempt()
+        return _Failure(attempt())
     except Exception as error:  # whatever a compiler raises
-        return _told(error)
+        return _Failure(_told(error), True)
 
 
 def _told(error: Exception) -> str:
@@ -233,9 +253,9 @@ def _told(error: Exception) -> str:
 
 
 def _quickest(
-    ways: Sequence[Way], steps: Steps, seconds: float, ranks: _Ranks, name: str
-) -> str:  # fmt: skip
-    """Times the ways in turns; the name of the quickest."""
+    ways: Sequence[Way], steps: Steps, seconds: float, ranks: _Ranks
+) -> tuple[str, dict[str, list[float]]]:
+    """Times the ways in turns; the name of the quickest, and each one's part of an eager step."""
     names = [EAGER, *(way.name for way in ways)]
     best, told = EAGER, {}
     if ways:
@@ -249,8 +269,7 @@ def _quickest(
                 best, least = way, ratio.median
     if best == EAGER:
         ranks.say(logging.INFO, "the model stays eager: nothing is certain to be quicker")
-    ranks.remember(name, {"way": best, "of_an_eager_step": told, "torch": torch.__version__})
-    return best
+    return best, told
 
 
 def _times(ways: Sequence[Way], steps: Steps, seconds: float, ranks: _Ranks) -> list[list[float]]:

@@ -7,11 +7,13 @@ ranks meet as those of `horoacc.init()` do, and rank 0 opens torch's store at a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -20,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from horoacc import basics, process
 from horoacc.launcher import environment
-from horoacc.launcher.addresses import address_towards
+from horoacc.launcher.addresses import ELSEWHERE, address_towards
 from horoacc.launcher.environment.placement import Placement
 from horoacc.objects import allgather_object, broadcast_object
 
@@ -75,31 +77,41 @@ def _are_horoaccruns(place: Placement) -> bool:
     return given == (os.environ.get("HOROACC_MASTER"), str(place.rank), str(place.size))
 
 
-def _listener(names: list[str]) -> socket.socket:
+def _machine() -> tuple[str, str]:
+    """This host's name, and what tells it apart: clones, and containers, may have equal names."""
+    told = ""
+    with contextlib.suppress(OSError):
+        told = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink(
+            "/proc/self/ns/net"
+        )
+    return socket.gethostname(), told
+
+
+def _listener(machines: list[tuple[str, str]]) -> socket.socket:
     """A socket for the store of rank 0, at the address that leads to the other hosts' ranks.
 
     By itself torch's server listens on all interfaces, and it asks nobody for anything.
     """
-    other = next((name for name in names if name != names[0]), None)
-    family, host = socket.AF_INET, "127.0.0.1"
-    if other is not None:
-        try:
+    others = [name for name, told in machines if (name, told) != machines[0]]
+    family, host = socket.AF_INET, "" if others else "127.0.0.1"  # "": no way is known
+    named = [name for name in others[:1] if name != machines[0][0]]
+    for other in (*named, *ELSEWHERE) if others else ():
+        with contextlib.suppress(OSError):
             family, host = address_towards(other)
-        except OSError:  # hosts that do not know each other's names
-            host = ""
-    return socket.create_server((host, 0), family=family, backlog=max(128, len(names)))
+            break
+    return socket.create_server((host, 0), family=family, backlog=max(128, len(machines)))
 
 
 def _meet(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
     basics.init()
     place = process.position()
-    names = allgather_object(socket.gethostname(), name="horoacc.torch.hosts")
+    machines = allgather_object(_machine(), name="horoacc.torch.hosts")
     store: Any = None
     host, port = "", 0
     if place.rank == 0:
-        listener = _listener(names)
+        listener = _listener(machines)
         host, port = listener.getsockname()[:2]
-        host = names[0] if host == "0.0.0.0" else host
+        host = machines[0][0] if host == "0.0.0.0" else host
         server = listener.detach()
         store = _TCPStore(host, port, None, True, timeout, False, master_listen_fd=server)
     host, port = broadcast_object((host, port), root_rank=0, name="horoacc.torch.store")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -13,6 +15,10 @@ from horoacc.launcher.output import RankStream
 
 # A connection that has not proved the secret by then is closed.
 _PROOF_SECONDS = 10.0
+# That many may be about to: a part of the descriptors that this process may have, and no fewer than
+_LEAST_STRANGERS = 64
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SHORT_SECONDS = 0.1
 # What the coordinator sends is short, so that an end which does not take it is stuck.
 _SEND_SECONDS = 5.0
 
@@ -58,7 +64,9 @@ class Door:
         self._silence = silence
         self._greet = greet
         self._listener: socket.socket | None = None
-        self._strangers: dict[Channel, float] = {}  # when they came
+        self._strangers: dict[Channel, float] = {}  # when they came, the oldest first
+        self._most = max(_LEAST_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        self._watches_again = float("inf")
 
     def open(self, host: str, family: socket.AddressFamily = socket.AF_INET, port: int = 0) -> None:
         """Listens at an address of this host; at any free port, if none is given."""
@@ -73,7 +81,8 @@ class Door:
         for channel in list(self._strangers):
             self._turn_away(channel)
         if self._listener is not None:
-            self._loop.unwatch(self._listener.fileno())
+            if self._watches_again == float("inf"):
+                self._loop.unwatch(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
@@ -82,17 +91,34 @@ class Door:
         for channel, since in list(self._strangers.items()):
             if now >= since + _PROOF_SECONDS:
                 self._turn_away(channel)
-        return min(self._strangers.values(), default=float("inf")) + _PROOF_SECONDS
+        if self._listener is not None and now >= self._watches_again:
+            self._watches_again = float("inf")
+            self._loop.watch(self._listener.fileno(), self._accept)
+        oldest = min(self._strangers.values(), default=float("inf"))
+        return min(oldest + _PROOF_SECONDS, self._watches_again)
 
     def _accept(self) -> None:
+        """Those who do not prove themselves must not keep those out who will."""
         assert self._listener is not None
-        with contextlib.suppress(OSError):
+        try:
             link, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in _SHORT:
+                if self._strangers:
+                    self._turn_away(next(iter(self._strangers)))
+                self._loop.unwatch(self._listener.fileno())
+                self._watches_again = time.monotonic() + _SHORT_SECONDS
+            return
+        if len(self._strangers) >= self._most:
+            self._turn_away(next(iter(self._strangers)))
+        with contextlib.suppress(OSError):
             channel = Channel(link, self._secret, "coordinator", _SEND_SECONDS, self._silence)
             self._strangers[channel] = time.monotonic()
             self._loop.watch(channel.fileno(), lambda: self._hear(channel))
 
     def _hear(self, channel: Channel) -> None:
+        if channel not in self._strangers:
+            return  # turned away since it could be read
         try:
             messages = channel.receive()
         except (ChannelError, ValueError):

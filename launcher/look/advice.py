@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from horoacc.launcher.explain import unlocked
+from horoacc.launcher.explain import UNLOCKS, unlocked
 from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Path, Work
 
@@ -15,15 +15,6 @@ _ONE_OF_ALL = 0.6  # of all straggling: more is one rank's
 _HIDES = 0.1  # of the time of calls in flight: less is no overlap
 _SMALL = 64 << 10  # bytes of a bucket
 _MANY = 8  # buckets a step
-_UNLOCKS = {
-    "changed": "a tensor of the plan was submitted differently, or twice: make the same calls in "
-    "each step",
-    "wait": "a rank waited for a tensor before it had submitted those before it: call "
-    "`synchronize()` only after `backward()`",
-    "join": "`join()` ends them: give all ranks the same number of steps",
-    "refused": "a bucket was invalid on a rank: its error says why",
-    "end": "a process set, or the job, ended",
-}
 
 
 def findings(
@@ -160,9 +151,9 @@ def _unlocked(view: View) -> Iterator[str]:
     if not told:
         return
     plans = [view.records[rank].plans.unlocks for rank in told]
-    reason = max(_UNLOCKS, key=lambda one: sum(unlocks.get(one, 0) for unlocks in plans))
+    reason = max(UNLOCKS, key=lambda one: sum(unlocks.get(one, 0) for unlocks in plans))
     more = f" So did {len(told) - 1} more." if len(told) > 1 else ""
-    yield f"Unlocked rounds: {next(iter(told.values()))}{more} Advice: {_UNLOCKS[reason]}."
+    yield f"Unlocked rounds: {next(iter(told.values()))}{more} Advice: {UNLOCKS[reason][1]}."
 
 
 def _overlap(done: Work, path: Path) -> Iterator[str]:

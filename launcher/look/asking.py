@@ -83,9 +83,10 @@ class Asker:
         answers = ask(paths, limit, f"{question}\n".encode())
         records = _records(answers.values())
         if not records:
-            if not asked:
+            if not asked and not any(map(state_of, self._pids.values())):
                 raise LookError(f"the job {self._job} is over")
-            size = max(asked) + 1
+            # Without a door, but there: an elastic job's that waits for hosts, or behind the job.
+            size = max([*asked, *self._pids]) + 1
             silent = {rank: self._why(rank, asked, ()) for rank in range(size)}
             return View(self._job, size, {}, silent, scope)
         size = next(iter(records.values())).size

@@ -126,11 +126,12 @@ def calls_of(records: Mapping[int, Record], seconds: float, most: int) -> Calls:
         # Earlier ones are not there, or not kept any more.
         lacks = len(record.events) >= most or len(spans[rank]) >= 0.9 * record.flight_events
         oldest = record.events[0].age if record.events else 0.0
-        since[rank] = record.clock - (oldest if lacks else seconds)
+        since[rank] = max(record.clock - (oldest if lacks else seconds), record.since)
     now = {rank: record.clock for rank, record in records.items()}
-    hosts: dict[str, list[int]] = defaultdict(list)
+    # Hosts may have equal names, and each has a clock of its own.
+    hosts: dict[tuple[int, ...] | str, list[int]] = defaultdict(list)
     for rank, record in records.items():
-        hosts[record.host].append(rank)
+        hosts[record.host_ranks or record.host].append(rank)
     first, *others = hosts.values() if hosts else [[]]
     for ranks in others:
         offset = _offset([spans[r] for r in first], [spans[r] for r in ranks])

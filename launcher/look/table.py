@@ -11,7 +11,7 @@ from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Late, Shares, Work, late, path, work
 from horoacc.launcher.tuning import Tuning, headline, latest
 
-__all__ = ["COLUMNS", "Line", "Picture", "picture", "plain"]
+__all__ = ["COLUMNS", "LEFT_OUT_FIRST", "Line", "Picture", "picture", "plain"]
 
 COLUMNS = (
     "RANK", "HOST", "STATE", "STEP/S", "COMPUTE", "NEGOT", "REDUCE", "WAIT", "FOR", "BYTES/S",
@@ -19,6 +19,11 @@ COLUMNS = (
 )  # fmt: skip
 _LINKS_SECONDS = 1.0  # a link that gets slow is to be seen within a second
 _LEFT = {"HOST", "STATE", "FOR"}
+LEFT_OUT_FIRST = (
+    "ARENA", "LOCKED", "QUEUE", "NEGOT", "CPU", "BYTES/S", "REDUCE", "HOST", "COMPUTE", "STEP/S",
+    "FOR",
+)  # fmt: skip
+"""Where a terminal is too narrow for all columns."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,10 @@ def _facts(
         "bytes_per_second": _reduced(rate) if rate else None,
         "paths": {word: rate[name] for name, word in PATHS.items() if rate.get(name)},
         "arena_memory": counters.get("arena_in_use", 0),
-        "arena_share": _share(rate.get("arena_bytes", 0), rate.get("staged_bytes", 0)),
+        "arena_share": _share(
+            rate.get("arena_bytes", 0),
+            sum(rate.get(f"{path}_bytes", 0) for path in ("staged", "window", "link")),
+        ),
         "locked_rounds": counters.get("plan_rounds", 0),
         "locked_share": (
             min(rate["plan_rounds"] * done.step, 1.0)

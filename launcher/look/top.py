@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from horoacc.launcher.look.asking import Asker, Scope, View
 from horoacc.launcher.look.jobs import LookError, find_job
-from horoacc.launcher.look.table import COLUMNS, Picture, picture, plain
+from horoacc.launcher.look.table import COLUMNS, LEFT_OUT_FIRST, Line, Picture, picture, plain
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 __all__ = ["main"]
 
 _SCOPE = Scope(seconds=10, events=1500)
+_HOST = 24  # characters; the rest of a name does not matter as figures do
+_HEAD = 3  # lines of the table above its rows, and one below
 _FIRST = 0.25  # seconds between the two looks that give the first rates
 
 
@@ -84,28 +87,49 @@ def _again(asker: Asker, seconds: float) -> int:
             shown = picture(view, before)
     from rich.live import Live  # noqa: PLC0415 - an extra
 
-    with Live(_drawn(shown), screen=True, auto_refresh=False) as live:
+    with Live(screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(shown), refresh=True)
+            live.update(_drawn(shown, live.console), refresh=True)
             time.sleep(seconds)
             before, view = view, asker.look(_SCOPE)
             shown = picture(view, before)
 
 
-def _drawn(shown: Picture) -> RenderableType:
-    from rich import box  # noqa: PLC0415 - an extra
-    from rich.console import Group  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+def _drawn(shown: Picture, console: Console) -> RenderableType:
+    """As much as the terminal has room for: no figure is cut, and what is amiss comes first."""
+    from rich.console import Group  # noqa: PLC0415 - an extra
+    from rich.measure import Measurement  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    wide = console.options.update(max_width=1000)
+    lines = [Text(line.cells[0], style="bold red" if line.amiss else "") for line in shown.lines]
+    room = console.height - _HEAD - sum(len(line.wrap(console, console.width)) for line in lines)
+    rows: Sequence[Line] = shown.rows
+    if len(rows) > room:
+        rows = sorted(rows, key=lambda row: not row.amiss)[: max(room - 1, 1)]
+        more = len(shown.rows) - len(rows)
+        lines.append(Text(f"{more} more ranks: make the terminal higher, or use --once"))
+    columns = list(COLUMNS)
+    for name in ("", *LEFT_OUT_FIRST):
+        columns = [one for one in columns if one != name]
+        table = _table(rows, columns)
+        if Measurement.get(console, wide, table).maximum <= console.width:
+            break
+    return Group(*lines, table)
+
+
+def _table(rows: Sequence[Line], columns: Sequence[str]) -> Table:
+    from rich import box  # noqa: PLC0415 - an extra
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in COLUMNS:
+    for name in columns:
         right = name not in ("HOST", "STATE", "FOR")
         table.add_column(
             name, justify="right" if right else "left", no_wrap=True,
-            overflow="ellipsis" if name == "HOST" else "fold",
+            max_width=_HOST if name == "HOST" else None,
         )  # fmt: skip
-    for row in shown.rows:
-        table.add_row(*row.cells, style="bold red" if row.amiss else "")
-    lines = [Text(line.cells[0], style="bold red" if line.amiss else "") for line in shown.lines]
-    return Group(*lines, table)
+    for row in rows:
+        cells = [cell for name, cell in zip(COLUMNS, row.cells, strict=True) if name in columns]
+        table.add_row(*cells, style="bold red" if row.amiss else "")
+    return table

@@ -181,6 +181,14 @@ def test_the_winner_of_an_earlier_job_is_used_at_once_and_checked() -> None:
     assert bad.found[0] == START
 
 
+@pytest.mark.parametrize("known", [START, Values(BYTES // 4, START[1])], ids=["own", "loses"])
+def test_what_an_earlier_job_found_does_not_end_the_search(known: Values) -> None:
+    shake, best = noise(3), Values(BYTES // 16, START[1])
+    took = {best: 0.008, START: 0.01}
+    run = Run(lambda values, step: took.get(values, 0.012) * shake(), 6000, known)
+    assert run.tuner.best == best
+
+
 def test_a_trial_that_is_much_slower_is_broken_off() -> None:
     run = Run(WORSE["much worse"], 1000)
     assert run.ended and all(trial.ratio is None and not trial.kept for trial in run.ended)

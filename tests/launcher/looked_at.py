@@ -2,7 +2,8 @@
 
 All ranks reduce step after step. Once the file NOW is there, rank 1 is what WHAT says: `slow`, it
 sleeps in each step; `stalled`, it sleeps and calls no more; `busy`, it computes and calls no more;
-`dead`, it is killed; `idle`, as the others. It writes the time at which that began to MOMENT. The
+`dead`, it is killed; `idle`, as the others. `wordy` ranks begin with many calls of long names, and
+do not wait for NOW. It writes the time at which that began to MOMENT. The
 job has no end of its own.
 """
 
@@ -40,6 +41,11 @@ def begin() -> None:
 
 hvd.init()
 arrays = [np.ones(1 << 14, np.float32) for _ in range(4)]
+if what == "wordy":
+    for call in range(6000):
+        hvd.allreduce(np.ones(1), name=f"{'long' * 50}{call}")
+    if hvd.rank() == 1:
+        begin()
 while True:
     time.sleep(0.01)
     if hvd.rank() == 1 and now.exists():

@@ -163,6 +163,12 @@ def test_output_files_that_cannot_be_written(job: Job, tmp_path: Path) -> None:
     result = job.run("--tcp", "--output-filename", folder, "-np", "1", "echo", "no", code=1)
     assert result.err == f"horoaccrun: --output-filename {folder}: Not a directory\n"
     assert result.out == ""
+    # One rank's, while the job runs.
+    (tmp_path / "rank.1").touch()
+    result = job.run("--tcp", "--output-filename", str(tmp_path), "-np", "2", "echo", "on")
+    assert result.of(0) == result.of(1) == ["on"]
+    assert (tmp_path / "rank.0" / "stdout").read_bytes() == b"on\n"
+    assert f"cannot write to '{tmp_path}/rank.1/stdout' any more (File exists)" in result.err
 
 
 def test_verbose_says_what_is_started(job: Job) -> None:

@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Step, tuple[str, ...], dict[str, int], str]] = {
     "unlocked": (
         OVERLAPPED, ("a", "a"), {"plan_unlocks_wait": 3, "plan_unlocks_end": 1, "plan_rounds": 4},
         r"Unlocked rounds: Rank 0 left a locked plan of gradients 3 times because it waited .*"
-        r" only 4 steps .*\. So did 1 more\. Advice: a rank waited for a tensor",
+        r" only 4 steps .*\. So did 1 more\. Advice: call `synchronize",
     ),
     "overlap": (
         LONG, ("a", "a"), {},

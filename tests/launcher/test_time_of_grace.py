@@ -45,14 +45,14 @@ except PeerLost as error:
 
 
 def test_survivors_save_what_they_have(job: Job, any_mode: list[str], tmp_path: Path) -> None:
-    grace = 6.0
+    grace = 12.0  # many times what it takes to save, beside other tests
     process = job.start(
         *any_mode, "-np", "3", "--grace-seconds", str(grace),
         sys.executable, "-c", PROGRAM, str(tmp_path),
     )  # fmt: skip
     assert process.stdout and process.stderr
     said = b"rank 1 was killed by SIGKILL, which the kernel sends when memory runs out; the other "
-    said += b"ranks have 6 s to end by themselves\n"
+    said += b"ranks have 12 s to end by themselves\n"
     line = b"-"
     while line and not line.endswith(said):
         line = process.stderr.readline()

@@ -215,6 +215,27 @@ def test_ranks_of_other_hosts_are_asked_over_the_jobs_links(
     assert re.search(SHOWN["stalled"][1], told), told
 
 
+def test_a_look_at_much_ends_no_job(
+    looked: Callable[..., tuple[Path, Path]],
+    look: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    """Another host's rank tells the latest of what would be some megabytes."""
+    folders = tmp_path / "hosts"
+    folders.mkdir()
+    _, moment = looked(
+        "wordy", "--tcp", HOROACC_SIMULATED_HOSTS="2+1", LOOK_DIRS=str(folders),
+        HOROACC_FLIGHT_EVENTS="20000",
+    )  # fmt: skip
+    Job().wait_until(moment.exists, "many calls")
+    here = str(folders / "2")
+    for _ in range(2):
+        assert "does not answer" not in look("explain", HOROACC_LOOK_DIR=here).stdout
+        facts = json.loads(look("top", "--json", HOROACC_LOOK_DIR=here).stdout)
+        assert not facts["failure"], facts
+        assert [row["silent"] for row in facts["ranks"]] == [False] * RANKS, facts
+
+
 ASKS_AS = """
 import os, socket, sys
 user, folder, name = int(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -104,5 +105,13 @@ def test_tensors_outlive_the_engine(ranks: int) -> None:
     assert float(hvd.allreduce(large, op=hvd.Sum)[5]) == 3.0 * ranks
     assert float(hvd.allreduce(between, op=hvd.Sum)[5]) == 4.0 * ranks
     assert float(hvd.allreduce(again, op=hvd.Sum)[5]) == 5.0 * ranks
+    # A forked child has its own copy of what lies in either arena.
+    child = os.fork()
+    if child == 0:
+        large.fill_(7.0)
+        again.fill_(7.0)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert float(large.sum()) == 3.0 * (1 << 16)
     del large, between
     assert float(again.sum()) == 5.0 * (1 << 16)

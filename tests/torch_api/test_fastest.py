@@ -15,6 +15,7 @@ from torch import nn
 import horoacc.torch as hvd
 from horoacc.torch import compile_trials, fastest
 
+ABLE: list[str] = []
 BACKENDS: dict[str, Callable[[Any], Callable[..., Any]]] = {}
 
 
@@ -43,6 +44,11 @@ def off(graph: Any) -> Any:
 @backend("unable")
 def unable(graph: Any) -> Any:
     raise RuntimeError("this back end is unable\nas was to be expected")
+
+
+@backend("unable_once")
+def unable_once(graph: Any) -> Any:
+    return graph.forward if ABLE else unable(graph)
 
 
 @backend("unable_on_rank_1")
@@ -213,6 +219,15 @@ def test_a_choice_is_remembered_and_its_numbers_are_checked_again(
     assert not is_compiled(hvd.optimize(Net(), random_batch(), backends=["same"]))
 
 
+def test_what_could_not_be_compiled_is_tried_again(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, {"eager": [1.0], "unable_once": [0.5]})
+    assert not is_compiled(hvd.optimize(Net(), random_batch(), backends=["unable_once"]))
+    monkeypatch.setattr(f"{__name__}.ABLE", ["now"])
+    assert is_compiled(hvd.optimize(Net(), random_batch(), backends=["unable_once"]))
+
+
 def test_a_model_that_cannot_be_compared_stays_eager(told: list[str]) -> None:
     class Noise(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -294,3 +309,6 @@ def test_ranks_choose_alike(tmp_path: Path) -> None:
             optimizer.step()
             weights = model.blocks[1].linear.weight.detach()
             assert torch.equal(hvd.broadcast(weights, 0), weights)
+            # One rank's numbers cannot be compared, and the other does not wait for it.
+            nothing = random_batch() * (float("nan") if hvd.rank() == 1 else 1.0)
+            assert not is_compiled(hvd.optimize(Net(), nothing, backends=["same"]))

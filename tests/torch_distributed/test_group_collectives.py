@@ -297,6 +297,18 @@ def test_work_and_futures() -> None:
     work = dist.barrier(async_op=True)
     while not work.is_completed():
         pass
+    # Of many calls whose inputs Python has as well, polled while other threads settle them.
+    for _ in range(5):
+        inputs = [torch.full((3,), float(rank)) for _ in range(50)]
+        whole = [torch.empty(3 * dist.get_world_size()) for _ in inputs]
+        works = [
+            dist.all_gather_into_tensor(result, mine, async_op=True)
+            for result, mine in zip(whole, inputs, strict=True)
+        ]
+        while not all(work.is_completed() for work in works):
+            pass
+        expected = torch.arange(dist.get_world_size()).repeat_interleave(3).float()
+        assert all(torch.equal(result, expected) for result in whole)
 
 
 def test_barriers() -> None:

@@ -17,6 +17,7 @@ from pool import BodyFailed, Pools
 from torch.distributed import distributed_c10d as c10d
 
 import horoacc.torch as hvd
+from horoacc.torch import rendezvous
 
 HERE = Path(__file__)
 SCRIPTS = HERE.resolve().parents[1] / "torch_scripts"
@@ -135,6 +136,29 @@ if "child" not in os.environ:
     again = [sys.executable, "-m", main.__spec__.name, *sys.argv[1:]]
     subprocess.run(again, env=os.environ | {"child": "1"}, check=True)
 """
+
+
+@pytest.mark.parametrize(
+    ("machines", "asked"),
+    [
+        ([("a", "boot 1")] * 2, []),
+        ([("a", "boot 1"), ("b", "boot 2")], ["b"]),
+        ([("a", "boot 1"), ("a", "boot 2")], [rendezvous.ELSEWHERE[0]]),  # clones
+    ],
+)
+def test_the_store_listens_where_the_others_are(
+    machines: list[tuple[str, str]], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    def towards(other: str) -> tuple[socket.AddressFamily, str]:
+        heard.append(other)
+        return socket.AF_INET, "127.0.0.2"
+
+    monkeypatch.setattr(rendezvous, "address_towards", towards)
+    with rendezvous._listener(machines) as listener:
+        assert listener.getsockname()[0] == ("127.0.0.2" if asked else "127.0.0.1")
+    assert heard == asked
 
 
 @pytest.mark.parametrize("arguments", [[], ["--backend", "gloo"]], ids=str)

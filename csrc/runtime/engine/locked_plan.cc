@@ -256,7 +256,7 @@ void LockedPlan::AfterTuning() {
 // Between two rounds. The tensors have not changed, so that the next plan need not wait longer.
 void LockedPlan::LeaveIfTuned() {
   if (!locked_ || around_.tuned.changes() == changes_) return;
-  Leave(&Counters::plan_unlocks_changed, "a setting was tuned");
+  Leave(&Counters::plan_unlocks_tuned, "a setting was tuned");
   needed_ = around_.settings.plan_rounds;
 }
 

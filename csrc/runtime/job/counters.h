@@ -35,6 +35,7 @@ struct Counters {
   std::atomic<uint64_t> plan_unlocks_refused{0};  ///< this rank's own bucket was invalid
   std::atomic<uint64_t> plan_unlocks_peer{0};     ///< another rank had left
   std::atomic<uint64_t> plan_unlocks_end{0};
+  std::atomic<uint64_t> plan_unlocks_tuned{0};
   std::atomic<uint64_t> data_moves{0};  ///< turns of the loop in which data came or went
 };
 

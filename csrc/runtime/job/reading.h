@@ -8,13 +8,14 @@
 
 namespace horoacc {
 
+inline constexpr size_t kMostReading = 4 << 20;  // bytes of a text that another host is sent
+
 struct ReadingScope {
   bool stack = false;   ///< with Python's stacks, which costs milliseconds and may take seconds
   double seconds = 0;   ///< events of so long ago,
-  uint32_t events = 0;  ///< and no more than so many, the latest
+  uint32_t events = 0;  ///< and no more than so many, the latest,
+  size_t bytes = kMostReading;  ///< and what fits into so long a text, with calls in at most half
 };
-
-inline constexpr size_t kMostReading = 4 << 20;  // bytes of a reading's text
 
 inline void Put(WireWriter& writer, const ReadingScope& scope) {
   writer.Put(static_cast<uint8_t>(scope.stack));

@@ -441,7 +441,8 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
     case JobMessage::kSo: {
       const bool stack = kind == JobMessage::kHere;
       std::string text = reader.GetText();
-      if (!reader.ok() || text.size() > (stack ? kStackText : kMostReading)) return Damaged(source);
+      if (!reader.ok()) return Damaged(source);
+      if (text.size() > 2 * kMostReading) text.clear();  // no look at a rank is worth more
       questions_.OnAnswer(source, stack ? RankQuestion::kStack : RankQuestion::kReading,
                           std::move(text));
       return {};

@@ -5,7 +5,9 @@ namespace horoacc {
 void RankQuestions::Ask(int rank, RankQuestion question, const ReadingScope& scope) {
   {
     std::lock_guard lock(mutex_);
-    answers_[{rank, question}].reset();
+    Answers& answers = answers_[{rank, question}];
+    ++answers.askers;
+    answers.latest.reset();
   }
   around_.ask(rank, question, scope);
 }
@@ -13,7 +15,13 @@ void RankQuestions::Ask(int rank, RankQuestion question, const ReadingScope& sco
 std::optional<std::string> RankQuestions::AnswerOf(int rank, RankQuestion question) {
   std::lock_guard lock(mutex_);
   const auto found = answers_.find({rank, question});
-  return found == answers_.end() ? std::nullopt : found->second;
+  return found == answers_.end() ? std::nullopt : found->second.latest;
+}
+
+void RankQuestions::Forget(int rank, RankQuestion question) {
+  std::lock_guard lock(mutex_);
+  const auto found = answers_.find({rank, question});
+  if (found != answers_.end() && --found->second.askers == 0) answers_.erase(found);
 }
 
 void RankQuestions::Answer() {
@@ -40,7 +48,7 @@ void RankQuestions::OnQuestion(int source, RankQuestion question, const ReadingS
 void RankQuestions::OnAnswer(int source, RankQuestion question, std::string text) {
   std::lock_guard lock(mutex_);
   if (const auto asked = answers_.find({source, question}); asked != answers_.end())
-    asked->second = std::move(text);
+    asked->second.latest = std::move(text);
 }
 
 }  // namespace horoacc

@@ -30,9 +30,11 @@ class RankQuestions {
   };
   explicit RankQuestions(Surroundings surroundings) : around_(std::move(surroundings)) {}
 
-  /// AnswerOf has the answer, once it came.
+  /// AnswerOf has the answer, once it came, until all who have asked for it have called Forget;
+  /// those who ask for stacks, which are short, need not.
   void Ask(int rank, RankQuestion question, const ReadingScope& scope = {});
   [[nodiscard]] std::optional<std::string> AnswerOf(int rank, RankQuestion question);
+  void Forget(int rank, RankQuestion question);
   /// Answers the ranks that have asked. Takes up to seconds: the coordinator's, without the
   /// driver's lock.
   void Answer();
@@ -44,11 +46,15 @@ class RankQuestions {
 
  private:
   using Key = std::pair<int, RankQuestion>;  ///< the other rank
+  struct Answers {
+    int askers = 0;
+    std::optional<std::string> latest;
+  };
 
   const Surroundings around_;
   std::mutex mutex_;
-  std::map<Key, std::optional<std::string>> answers_;  ///< to this rank
-  std::map<Key, ReadingScope> questions_;              ///< to this rank, unanswered
+  std::map<Key, Answers> answers_;         ///< to this rank
+  std::map<Key, ReadingScope> questions_;  ///< to this rank, unanswered
 };
 
 }  // namespace horoacc

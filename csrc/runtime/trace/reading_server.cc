@@ -63,11 +63,12 @@ std::string Framed(int rank, const std::string& text) {
 
 Status ReadingServer::Start(Fd listener) {
   std::lock_guard lock(mutex_);
-  if (thread_.joinable()) return MakeError(ErrorKind::kInvalid, "readings are given already");
+  if (listener_) return MakeError(ErrorKind::kInvalid, "readings are given already");
   listener_ = std::move(listener);
   try {
-    thread_ = std::jthread([this] { Run(); });
+    for (std::jthread& thread : threads_) thread = std::jthread([this] { Run(); });
   } catch (const std::system_error& refused) {
+    if (threads_[0].joinable()) return {};  // fewer will do
     listener_ = Fd();
     return MakeError(ErrorKind::kSystem, std::string("no thread for readings: ") + refused.what());
   }
@@ -76,9 +77,11 @@ Status ReadingServer::Start(Fd listener) {
 
 void ReadingServer::Stop() {
   std::lock_guard lock(mutex_);
-  if (!thread_.joinable()) return;
+  if (!listener_) return;
   ::shutdown(listener_.get(), SHUT_RDWR);
-  thread_.join();
+  for (std::jthread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
   listener_ = Fd();
 }
 
@@ -122,7 +125,8 @@ std::string ReadingServer::AnswerTo(std::string_view question) {
   if (ranks.empty()) return Framed(job_.rank(), job_.reading(scope));
   if (job_.aborted()) return "";  // the links are down
   RankQuestions& questions = job_.multi_host->channel().questions();
-  for (const int rank : ranks) questions.Ask(rank, RankQuestion::kReading, scope);
+  const std::vector<int> asked = ranks;
+  for (const int rank : asked) questions.Ask(rank, RankQuestion::kReading, scope);
   const int64_t deadline = NowNs() + (scope.stack ? kStackLimit : kAnswerLimit);
   std::string text;
   const auto goes_on = [this] {
@@ -131,11 +135,12 @@ std::string ReadingServer::AnswerTo(std::string_view question) {
   while (!ranks.empty() && NowNs() < deadline && goes_on()) {
     std::erase_if(ranks, [&](int rank) {
       const std::optional<std::string> reading = questions.AnswerOf(rank, RankQuestion::kReading);
-      if (reading) text += Framed(rank, *reading);
+      if (reading && !reading->empty()) text += Framed(rank, *reading);
       return reading.has_value();
     });
     if (!ranks.empty()) std::this_thread::sleep_for(kLookAgain);
   }
+  for (const int rank : asked) questions.Forget(rank, RankQuestion::kReading);
   return text;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // Where processes of the same user ask how a rank is (`horoaccrun top`, `horoaccrun explain`).
+#include <array>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -11,7 +12,8 @@
 
 namespace horoacc {
 
-/// One thread, which sleeps until somebody asks; it needs neither the interpreter nor the driver's
+/// A few threads, which sleep until somebody asks: one that waits for other hosts' ranks keeps no
+/// other look waiting. They need neither the interpreter nor the driver's
 /// lock, so a rank that computes for minutes answers too. A question is a line
 /// `STACK SECONDS EVENTS [RANK...]` (ReadingScope): without ranks it is for this rank, else for
 /// ranks of other hosts, which are asked through the job's own links. Of each rank that answers in
@@ -37,7 +39,7 @@ class ReadingServer {
   Job& job_;
   std::mutex mutex_;  ///< of Start and Stop
   Fd listener_;
-  std::jthread thread_;
+  std::array<std::jthread, 3> threads_;
 };
 
 }  // namespace horoacc

@@ -24,7 +24,8 @@ namespace horoacc {
 namespace {
 
 constexpr ReadingScope kWholeRecord{true, std::numeric_limits<double>::infinity(),
-                                    std::numeric_limits<uint32_t>::max()};
+                                    std::numeric_limits<uint32_t>::max(),
+                                    std::numeric_limits<size_t>::max()};
 constexpr int64_t kQueueLimit = 100 * kMillisecond;
 constexpr std::chrono::milliseconds kTryAgain(1);
 
@@ -76,10 +77,27 @@ constexpr std::pair<const char*, std::atomic<uint64_t> Counters::*> kUnlocks[] =
     {"changed", &Counters::plan_unlocks_changed}, {"wait", &Counters::plan_unlocks_wait},
     {"join", &Counters::plan_unlocks_join},       {"refused", &Counters::plan_unlocks_refused},
     {"peer", &Counters::plan_unlocks_peer},       {"end", &Counters::plan_unlocks_end},
+    {"tuned", &Counters::plan_unlocks_tuned},
 };
 
 double SecondsSince(int64_t then_ns, int64_t now_ns) {
   return static_cast<double>(now_ns - then_ns) / 1e9;
+}
+
+constexpr std::string_view kBetweenEvents = ",\n";
+constexpr std::string_view kEndOfFlight = "]}\n";
+
+std::string EventText(const FlightRing::Record& record, int64_t now_ns) {
+  std::ostringstream text;
+  text << std::setprecision(15) << "{\"age\":" << SecondsSince(record.time_ns, now_ns)
+       << ",\"what\":\"" << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
+       << ",\"collective\":" << record.bucket << ",\"tensor\":" << Quoted(record.tensor)
+       << ",\"detail\":" << Quoted(record.detail);
+  if (record.phase == Phase::kQueued) text << ",\"bytes\":" << record.bytes;
+  if (record.type) text << ",\"type\":\"" << NameOf(*record.type) << '"';
+  if (record.waited_ns > 0) text << ",\"waited\":" << SecondsSince(0, record.waited_ns);
+  text << "}";
+  return std::move(text).str();
 }
 
 std::string TuningText(const Tuned& tuned) {
@@ -89,7 +107,7 @@ std::string TuningText(const Tuned& tuned) {
 
 }  // namespace
 
-std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
+std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others, size_t most_bytes) const {
   std::string calls;
   for (const auto& set : sets_.Own()) {
     // A caller may hold the queue and wait for a lock of the set, whose owner is stopped.
@@ -106,7 +124,7 @@ std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
     const size_t published = entries.size();
     entries.insert(entries.end(), set->queue.pending_copies.begin(),
                    set->queue.pending_copies.end());
-    for (size_t k = 0; k < entries.size(); ++k) {
+    for (size_t k = 0; k < entries.size() && calls.size() < most_bytes; ++k) {
       const std::shared_ptr<Entry>& entry = entries[k];
       const CollectiveEntry* const collective = AsCollective(entry.get());
       const uint64_t bucket = collective ? collective->bucket.load(std::memory_order_relaxed) : 0;
@@ -148,31 +166,30 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
   const int64_t now = NowNs();
   timespec wall{};
   clock_gettime(CLOCK_REALTIME, &wall);
-  std::ostringstream text;
-  text << std::setprecision(15) << "{\"format\":1,\"rank\":" << job_.rank()
+  std::ostringstream head;
+  head << std::setprecision(15) << "{\"format\":1,\"rank\":" << job_.rank()
        << ",\"size\":" << job_.placement.size << ",\"host\":" << Quoted(job_.host)
        << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
        << ",\"clock\":" << static_cast<double>(now) / 1e9 << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
-       << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"plans\":" << PlansText()
-       << TuningText(job_.tuned) << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
-  const char* comma = "\n";
+       << ",\n\"calls\":" << CallsInFlight(now, ask_others, scope.bytes / 2)
+       << ",\n\"plans\":" << PlansText() << TuningText(job_.tuned)
+       << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
+  std::string text = std::move(head).str();
   const std::vector<FlightRing::Record> records = job_.events.ring().Read();
-  const size_t most = std::min<size_t>(records.size(), scope.events);
-  for (const FlightRing::Record& record : std::span(records).last(most)) {
-    const double age = SecondsSince(record.time_ns, now);
-    if (age > scope.seconds) continue;
-    text << std::exchange(comma, ",\n") << "{\"age\":" << age << ",\"what\":\""
-         << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
-         << ",\"collective\":" << record.bucket << ",\"tensor\":" << Quoted(record.tensor)
-         << ",\"detail\":" << Quoted(record.detail);
-    if (record.phase == Phase::kQueued) text << ",\"bytes\":" << record.bytes;
-    if (record.type) text << ",\"type\":\"" << NameOf(*record.type) << '"';
-    if (record.waited_ns > 0) text << ",\"waited\":" << SecondsSince(0, record.waited_ns);
-    text << "}";
+  std::vector<std::string> events;  // the latest first, as many as there is room for
+  size_t bytes = text.size() + kEndOfFlight.size();
+  for (auto record = records.rbegin(); record != records.rend() && events.size() < scope.events;
+       ++record) {
+    if (SecondsSince(record->time_ns, now) > scope.seconds) continue;
+    std::string event = EventText(*record, now);
+    bytes += event.size() + kBetweenEvents.size();
+    if (bytes > scope.bytes) break;
+    events.push_back(std::move(event));
   }
-  text << "]}\n";
-  return text.str();
+  for (auto event = events.rbegin(); event != events.rend(); ++event)
+    (text += event == events.rbegin() ? kBetweenEvents.substr(1) : kBetweenEvents) += *event;
+  return text += kEndOfFlight;
 }
 
 std::string Telemetry::Reading(const ReadingScope& scope) {
@@ -180,6 +197,7 @@ std::string Telemetry::Reading(const ReadingScope& scope) {
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   std::ostringstream more;
   more << std::setprecision(15) << ",\"host_ranks\":" << ListOf(job_.share.ranks)
+       << ",\"since\":" << SecondsSince(0, began_ns_)
        << ",\"cpu\":" << static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9
        << ",\"no_cpu\":" << SecondsWithoutProcessor()
        << ",\"flight_events\":" << job_.settings.flight_events

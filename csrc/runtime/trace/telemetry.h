@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/clock.h"
 #include "runtime/job/job.h"
 #include "runtime/sets/set_table.h"
 #include "runtime/trace/timeline.h"
@@ -28,13 +29,14 @@ class Telemetry {
   void RecordFlight(const std::string& reason, bool ask_others);
 
  private:
-  [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others) const;
+  [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others, size_t most_bytes) const;
   [[nodiscard]] std::string PlansText() const;
   [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others,
                                        const ReadingScope& scope, const std::string& more);
 
   Job& job_;
   SetTable& sets_;
+  const int64_t began_ns_ = NowNs();
   std::mutex mutex_;  ///< guards timeline_
   std::shared_ptr<Timeline> timeline_;
 };

@@ -313,7 +313,8 @@ void Arena::BeforeFork() {
   if (!state.owner.Here()) return;
   state.mutex.lock();
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;  // then the parent does not wait
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return;  // the parent does not wait, and the child gets nothing
   state.snapshot_wait = Fd(ends[0]);
   state.snapshot_done = Fd(ends[1]);
 }
@@ -354,11 +355,12 @@ void Arena::AfterForkInChild() {
       }
     }
   }
-  // The parent waits no longer and may have written meanwhile: the child must not compute with
-  // that.
+  // A parent that does not wait, or not any longer, may have written meanwhile: the child must not
+  // compute with that.
   pollfd parent{state.snapshot_done.get(), POLLOUT, 0};
-  if (state.snapshot_done && ::poll(&parent, 1, 0) > 0 && (parent.revents & POLLERR) != 0)
-    (void)::mprotect(state.base, cut, PROT_NONE);
+  const bool torn =
+      !state.snapshot_done || (::poll(&parent, 1, 0) > 0 && (parent.revents & POLLERR) != 0);
+  if (torn && cut > 0) (void)::mprotect(state.base, cut, PROT_NONE);
   state.snapshot_done = Fd();
   state.mutex.unlock();
 }

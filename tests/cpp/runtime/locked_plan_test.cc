@@ -143,7 +143,8 @@ uint64_t Explore(int rounds, const Script& zero, const Script& one,
 
 uint64_t Unlocks(const Counters& counters) {
   return counters.plan_unlocks_changed + counters.plan_unlocks_wait + counters.plan_unlocks_join +
-         counters.plan_unlocks_refused + counters.plan_unlocks_peer + counters.plan_unlocks_end;
+         counters.plan_unlocks_refused + counters.plan_unlocks_peer + counters.plan_unlocks_end +
+         counters.plan_unlocks_tuned;
 }
 
 void CheckLocked(Pair& pair) {

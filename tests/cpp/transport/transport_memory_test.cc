@@ -387,21 +387,28 @@ TEST(ForkedChildHasItsOwnSnapshotAndNoArena) {
 }
 
 TEST(ForkedChildReadsNoTornSnapshot) {
-  const Segment segment = MakeSegment(64 * kMiB);
-  Arena arena(segment.data(), segment.size(), segment.fd(), 0);
-  auto* block = static_cast<unsigned char*>(arena.Allocate(kMiB));
-  std::memset(block, 1, kMiB);
-  arena.BeforeFork();
-  ForkedRank child([&] {
-    ::raise(SIGSTOP);            // for longer than the parent waits
-    ::signal(SIGSEGV, SIG_DFL);  // not a sanitizer's handler
-    arena.AfterForkInChild();
-    return static_cast<int>(block[0]);
-  });
-  arena.AfterForkInParent();
-  std::memset(block, 2, kMiB);
-  child.Signal(SIGCONT);
-  CHECK_EQ(child.Await(NowNs() + 30 * kSecond), 1000 + SIGSEGV);
+  for (const bool lacks_descriptors : {false, true}) {
+    const Segment segment = MakeSegment(64 * kMiB);
+    Arena arena(segment.data(), segment.size(), segment.fd(), 0);
+    auto* block = static_cast<unsigned char*>(arena.Allocate(kMiB));
+    std::memset(block, 1, kMiB);
+    rlimit descriptors{};
+    CHECK_EQ(::getrlimit(RLIMIT_NOFILE, &descriptors), 0);
+    const rlimit none{0, descriptors.rlim_max};
+    if (lacks_descriptors) CHECK_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    arena.BeforeFork();
+    CHECK_EQ(::setrlimit(RLIMIT_NOFILE, &descriptors), 0);
+    ForkedRank child([&] {
+      if (!lacks_descriptors) ::raise(SIGSTOP);  // for longer than the parent waits
+      ::signal(SIGSEGV, SIG_DFL);                // not a sanitizer's handler
+      arena.AfterForkInChild();
+      return static_cast<int>(block[0]);
+    });
+    arena.AfterForkInParent();
+    std::memset(block, 2, kMiB);
+    if (!lacks_descriptors) child.Signal(SIGCONT);
+    CHECK_EQ(child.Await(NowNs() + 30 * kSecond), 1000 + SIGSEGV);
+  }
 }
 
 TEST(ForkWithoutHandlersStillDoesNotAllocate) {
