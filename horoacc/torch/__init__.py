@@ -13,7 +13,7 @@ from horoacc import arrays, basics, job
 from horoacc._version import __version__
 from horoacc.job import *
 from horoacc.torch import _ops, elastic, process_group
-from horoacc.torch.fastest import optimize
+from horoacc.torch.compile_choice import optimize
 from horoacc.torch.functions import (
     allgather_object,
     broadcast_object,

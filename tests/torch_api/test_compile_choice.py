@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import horoacc.torch as hvd
-from horoacc.torch import compile_trials, fastest
+from horoacc.torch import compile_choice, compile_trials
 
 ABLE: list[str] = []
 BACKENDS: dict[str, Callable[[Any], Callable[..., Any]]] = {}
@@ -135,7 +135,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, taken: dict[str, Sequence[float]]) ->
         steps.run(turn)
         return taken[name][turns[name] % len(taken[name])]
 
-    monkeypatch.setattr(fastest, "_seconds", seconds)
+    monkeypatch.setattr(compile_choice, "_seconds", seconds)
     return order
 
 
