@@ -9,15 +9,15 @@ import argparse
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from horoacc.launcher.elastic.history import FILE as HISTORY
 from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
 from horoacc.launcher.tuning import sentences
+from horoacc.launcher.waits import Late, late
 
-__all__ = ["UNLOCKS", "RecordError", "explain", "main", "names", "place_of", "unlocked"]
+__all__ = ["UNLOCKS", "RecordError", "explain", "main", "place_of", "unlocked"]
 
 
 UNLOCKS = {
@@ -44,18 +44,6 @@ UNLOCKS = {
 
 _SHORT_PLAN = 16
 """Steps; a plan that lasts no longer saves less than the steps cost in which it is made."""
-
-
-@dataclass(frozen=True)
-class _Wait:
-    """One call, and the ranks that are in it and that are not."""
-
-    tensor: str
-    process_set: int
-    waiting: tuple[int, ...]
-    missing: tuple[int, ...]
-    since: float
-    """Wall-clock seconds of the first that waits."""
 
 
 class RecordError(ValueError):
@@ -115,7 +103,8 @@ def explain(folder: Path) -> list[str]:
 
 def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[str]:
     size = max(record.size for record in records.values())
-    lines = [_sentence(wait, records) for wait in _waits(records)]
+    ended = max(record.time for record in records.values())
+    lines = [_sentence(wait, records, ended) for wait in late(records, ended)]
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
     lines += [line for rank, record in records.items() if (line := unlocked(rank, record))]
@@ -132,43 +121,8 @@ def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[
     return lines
 
 
-def _waits(records: Mapping[int, Record]) -> list[_Wait]:
-    """Calls that some ranks of a set have made and others have not; the longest wait first."""
-    made: dict[tuple[int, str], dict[int, float]] = {}
-    members: dict[tuple[int, str], tuple[int, ...]] = {}
-    agreed: set[tuple[int, str]] = set()
-    for rank, record in records.items():
-        for call in record.calls:
-            key = (call.process_set, call.tensor)
-            since = record.time - call.age
-            made.setdefault(key, {})[rank] = since
-            members[key] = call.ranks
-            if call.collective:
-                agreed.add(key)
-            for other in call.ready:  # of those that have left no record
-                made[key].setdefault(other, since)
-    waits = []
-    for key, by_rank in made.items():
-        missing = tuple(rank for rank in members[key] if rank not in by_rank)
-        if key in agreed:
-            # All have made it: a rank without a record, or not taking part, delays it.
-            missing = tuple(rank for rank in members[key] if rank not in records)
-        if missing:
-            waiting = tuple(sorted(set(by_rank) - set(missing)))
-            waits.append(_Wait(key[1], key[0], waiting, missing, min(by_rank.values())))
-    return sorted(waits, key=lambda wait: wait.since)
-
-
-def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
-    ended = max(record.time for record in records.values())
-    clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
-    where = f" in process set {wait.process_set}" if wait.process_set else ""
-    verb = "waits" if len(wait.waiting) == 1 else "wait"
-    text = (
-        f"{names(wait.waiting)} {verb} for "
-        f"{names(wait.missing, of_sentence=False)} in '{wait.tensor}'{where} since {clock}, for "
-        f"{max(ended - wait.since, 0):.0f} s"
-    )
+def _sentence(wait: Late, records: Mapping[int, Record], ended: float) -> str:
+    text = wait.sentence(ended)
     for rank in wait.missing:
         if rank in records:
             text += f"; rank {rank} {_last(records[rank])}"
@@ -191,12 +145,6 @@ def unlocked(rank: int, record: Record) -> str:
         f"Rank {rank} left a locked plan of gradients {whys}; only {plans.rounds} steps needed one "
         f"call a bucket ({plans.left})."
     ).replace(" 1 times ", " once ")
-
-
-def names(ranks: Sequence[int], of_sentence: bool = True) -> str:
-    """Names some ranks, as at the beginning of a sentence or in it."""
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word.capitalize() if of_sentence else word} {', '.join(map(str, ranks))}"
 
 
 def _last(record: Record) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from horoacc.launcher import waits
 from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.spans import Blocked, Calls, calls_of
+from horoacc.launcher.waits import Late
 
-__all__ = ["BYTES_NOTICED", "PATHS", "Late", "Path", "Shares", "Work", "late", "path", "work"]
+__all__ = ["BYTES_NOTICED", "PATHS", "Path", "Shares", "Work", "late", "path", "work"]
 
 _STEPS = 3
 PATHS = {
@@ -67,19 +69,6 @@ class Work:
         """The rank for which the others wait most, if they do."""
         rank = max(self.keeps, key=lambda one: self.keeps[one], default=None)
         return rank if rank is not None and self.keeps[rank] > 0.05 else None
-
-
-@dataclass(frozen=True)
-class Late:
-    """A call that some ranks wait for and others have not made."""
-
-    tensor: str
-    process_set: int
-    waiting: tuple[int, ...]
-    missing: tuple[int, ...]
-    seconds: float
-    more: int = 0
-    """So many other calls wait for the same ranks."""
 
 
 @dataclass(frozen=True)
@@ -142,34 +131,7 @@ def _in_flight(view: View, calls: Calls, begin: float) -> list[Blocked]:
 
 def late(view: View) -> list[Late]:
     """The calls that keep ranks waiting for others, the oldest first."""
-    made: dict[tuple[int, str], dict[int, float]] = defaultdict(dict)
-    members: dict[tuple[int, str], tuple[int, ...]] = {}
-    agreed = set()
-    for rank, record in view.records.items():
-        for call in record.calls:
-            key = call.process_set, call.tensor
-            made[key][rank] = call.age
-            members[key] = call.ranks
-            if call.collective:
-                agreed.add(key)
-            for other in call.ready:  # of those that do not answer
-                made[key].setdefault(other, call.age)
-    found: dict[tuple[object, ...], Late] = {}
-    oldest_first = sorted(made.items(), key=lambda item: -max(item[1].values()))
-    for (process_set, tensor), ages in oldest_first:
-        key = process_set, tensor
-        # What all have submitted is delayed by who is gone.
-        there = view.records if key in agreed else ages
-        missing = tuple(rank for rank in members[key] if rank not in there)
-        age = max(ages.values())
-        if missing and age >= LATE_SECONDS:
-            waiting = tuple(sorted(set(ages) - set(missing)))
-            alike = process_set, waiting, missing
-            if alike in found:
-                found[alike] = replace(found[alike], more=found[alike].more + 1)
-            else:
-                found[alike] = Late(tensor, process_set, waiting, missing, age)
-    return list(found.values())
+    return waits.late(view.records, None, LATE_SECONDS)
 
 
 def path(done: Work) -> Path:

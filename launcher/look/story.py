@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from horoacc.launcher.explain import names, place_of
+from horoacc.launcher.explain import place_of
 from horoacc.launcher.flight_records import Record
 from horoacc.launcher.look.advice import findings
 from horoacc.launcher.look.asking import Asker, Scope, View
 from horoacc.launcher.look.jobs import find_job
-from horoacc.launcher.look.shares import Late, late, path, work
+from horoacc.launcher.look.shares import late, path, work
 from horoacc.launcher.tuning import sentences
+from horoacc.launcher.waits import Late
 
 __all__ = ["look", "tell"]
 
@@ -71,14 +72,7 @@ def _advice_on_silent(why: str) -> str:
 
 
 def _sentence(one: Late, view: View, places: Mapping[int, str]) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(time.time() - one.seconds))
-    where = f" in process set {one.process_set}" if one.process_set else ""
-    more = f" and {one.more} more" if one.more else ""
-    verb = "waits" if len(one.waiting) == 1 else "wait"
-    text = (
-        f"{names(one.waiting)} {verb} for {names(one.missing, of_sentence=False)} in "
-        f"'{one.tensor}'{more}{where} since {clock}, for {one.seconds:.1f} s"
-    )
+    text = one.sentence(time.time())
     computes = False
     for rank in one.missing:
         if rank not in view.records:

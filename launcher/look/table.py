@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from horoacc.launcher.explain import names
 from horoacc.launcher.look.asking import View
-from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Late, Shares, Work, late, path, work
+from horoacc.launcher.look.shares import BYTES_NOTICED, PATHS, Shares, Work, late, path, work
 from horoacc.launcher.tuning import Tuning, headline, latest
+from horoacc.launcher.waits import Late, names
 
 __all__ = ["COLUMNS", "LEFT_OUT_FIRST", "Line", "Picture", "picture", "plain"]
 
