@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from horoacc.launcher.flight_records import Event, Record
 
 __all__ = ["Blocked", "Calls", "Span", "calls_of"]
+
+_UNNAMED = ".noname."  # csrc/negotiate/request.cc
+_OF_STEPS = ("allreduce", "broadcast")
+_REPEATS = 3
 
 
 @dataclass
@@ -29,6 +33,8 @@ class Span:
     """Its collective."""
     bytes: int = 0
     type: str = ""
+    place: str = ""
+    """Of a call without a name that comes again in each step: which of them it is."""
 
     def shift(self, seconds: float) -> None:
         """Moves it to another clock."""
@@ -63,7 +69,7 @@ class Calls:
     """By rank: from when on all is known."""
 
     def step(self, begin: float = 0.0) -> float:
-        """How long a step takes, as the names of tensors come again and again; 0: they do not.
+        """How long a step takes, as calls come again and again; 0: they do not.
 
         Args:
             begin: Calls since then count.
@@ -73,7 +79,7 @@ class Calls:
             times: dict[tuple[int, str], list[float]] = defaultdict(list)
             for span in spans:
                 if span.queued >= begin:
-                    times[span.process_set, span.tensor].append(span.queued)
+                    times[span.process_set, span.place or span.tensor].append(span.queued)
             intervals += [
                 (found[-1] - found[0]) / (len(found) - 1)
                 for found in times.values()
@@ -167,6 +173,42 @@ def _spans(rank: int, events: Iterable[Event], clock: float) -> list[Span]:
             span.agreed = span.agreed or at
             span.collective = span.collective or event.collective
             del open_[key]
+    _find_places(found)
+    return found
+
+
+def _find_places(spans: Iterable[Span]) -> None:
+    """Tells which calls without names, as DistributedDataParallel's are, come again in each step.
+
+    Not where ranks gather or scatter: as FSDP's, these come once for each layer, and layers that
+    are alike would look like steps.
+    """
+    unnamed: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        if _UNNAMED in span.tensor:
+            unnamed[span.process_set].append(span)
+    for calls in unnamed.values():
+        calls.reverse()
+        period, length = _period([(call.kind, call.bytes, call.type) for call in calls])
+        if all(call.kind in _OF_STEPS for call in calls[:period]):
+            for number, call in enumerate(calls[:length]):
+                call.place = str(number % period)
+
+
+def _period(sequence: Sequence[object]) -> tuple[int, int]:
+    """Of the longest beginning that is the same thing three times or more: how long that is, and
+    how long the beginning; or 0 and 0. By its borders (D. Knuth, J. Morris and V. Pratt, 1977).
+    """
+    borders: list[int] = []
+    found = (0, 0)
+    for at, one in enumerate(sequence):
+        border = borders[-1] if borders else 0
+        while border and sequence[border] != one:
+            border = borders[border - 1]
+        borders.append(border + 1 if at and sequence[border] == one else border)
+        period = at + 1 - borders[-1]
+        if at + 1 >= _REPEATS * period:
+            found = (period, at + 1)
     return found
 
 

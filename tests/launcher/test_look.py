@@ -94,6 +94,20 @@ def test_hosts_with_clocks_of_their_own(clock: float) -> None:
     assert done.shares[1].compute == pytest.approx(0.7, abs=0.02)
 
 
+@pytest.mark.parametrize(("kind", "step"), [("allreduce", STEP), ("allgather", 0.0)])
+def test_calls_without_names(kind: str, step: float) -> None:
+    """Of DDP's buckets the pattern of sizes tells a step; FSDP's layers look alike."""
+    of = records(OVERLAPPED * 3)
+    for rank, record in of.items():
+        names = [f"{kind}.noname.{at // 9 * 3 + at % 3}" for at in range(len(record.events))]
+        events = [
+            dataclasses.replace(event, tensor=name, kind=kind, bytes=(8, 8, 4)[at % 3])
+            for at, (name, event) in enumerate(zip(names, record.events, strict=True))
+        ]
+        of[rank] = dataclasses.replace(record, events=tuple(events))
+    assert shares.work(view(of)).step == pytest.approx(step)
+
+
 def test_the_critical_path() -> None:
     path = shares.path(shares.work(view(records(LATE))))
     assert path.straggle == {1: pytest.approx(0.4, abs=0.02)}
