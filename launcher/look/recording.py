@@ -153,7 +153,8 @@ def _parse(said: Any) -> Recording:
 def recorded(of: Calls, hosts: Sequence[str]) -> Recording:
     """Cuts whole steps, at most the latest hundred, out of what ranks did.
 
-    A step begins with the call of the global set whose name comes most often.
+    A step begins with the call whose name comes most often, of the set of all ranks with the most
+    calls: the global one, or a group of torch.distributed.
 
     Args:
         of: What all ranks of the job did.
@@ -162,16 +163,20 @@ def recorded(of: Calls, hosts: Sequence[str]) -> Recording:
     Raises:
         RecordingError: There is no whole step that all ranks have in memory.
     """
-    spans = {
-        rank: {
-            (span.collective, span.tensor): span
-            for span in own
-            if span.process_set == 0 and span.collective and span.done and span.kind in KINDS
-        }
+    known = {
+        rank: [span for span in own if span.collective and span.done and span.kind in KINDS]
         for rank, own in of.spans.items()
     }
-    if not spans or not all(spans.values()):
+    by_set = [Counter(span.process_set for span in own) for own in known.values()]
+    sets = set[int]().union(*by_set)
+    least = {number: min(counted[number] for counted in by_set) for number in sorted(sets)}
+    busiest = max(least, key=lambda number: least[number], default=0)
+    if not least.get(busiest):
         raise RecordingError("a rank has made no calls lately that could be replayed")
+    spans = {
+        rank: {(span.collective, span.tensor): span for span in own if span.process_set == busiest}
+        for rank, own in known.items()
+    }
     first = max(min(collective for collective, _ in own) for own in spans.values())
     last = min(max(collective for collective, _ in own) for own in spans.values())
     # The bucket with which a rank's memory begins may not be whole.
@@ -180,19 +185,20 @@ def recorded(of: Calls, hosts: Sequence[str]) -> Recording:
          and all(key in own for own in spans.values())),
         key=lambda key: (key[0], spans[0][key].queued),
     )  # fmt: skip
-    times = Counter(tensor for _, tensor in common)
-    begin = max(times, key=lambda tensor: times[tensor], default="")  # the first of several
+    names = [_name(spans[0][key]) for key in common]
+    times = Counter(names)
+    begin = max(times, key=lambda name: times[name], default="")  # the first of several
     if times[begin] < 2:
         raise RecordingError(
             "no call comes twice in what the ranks remember: there is no whole step; more calls "
             "are kept with HOROACC_FLIGHT_EVENTS"
         )
-    starts = [at for at, (_, tensor) in enumerate(common) if tensor == begin][-_MOST_STEPS - 1 :]
+    starts = [at for at, name in enumerate(names) if name == begin][-_MOST_STEPS - 1 :]
     numbers = {key: at for at, key in enumerate(common[starts[0] : starts[-1]])}
     calls = []
     for collective, tensor in numbers:
         span = spans[0][collective, tensor]
-        name = tensor.removeprefix(f"{span.kind}.")
+        name = _name(span).removeprefix(f"{span.kind}.")
         sizes = tuple(own[collective, tensor].bytes for own in spans.values())
         calls.append(Call(name, span.kind, span.type, sizes, collective))
     begun = [spans[0][common[start]].queued for start in starts]
@@ -200,6 +206,11 @@ def recorded(of: Calls, hosts: Sequence[str]) -> Recording:
     first_calls = tuple(start - starts[0] for start in starts[:-1])
     ranks = tuple(_actions(of.spans[rank], numbers) for rank in spans)
     return Recording(tuple(hosts), first_calls, seconds, tuple(calls), ranks)
+
+
+def _name(span: Span) -> str:
+    """Of a call without one, which comes again in each step, its place in the step."""
+    return f"{span.kind}.{span.place}" if span.place else span.tensor
 
 
 def _actions(spans: Sequence[Span], numbers: Mapping[tuple[int, str], int]) -> tuple[Action, ...]:
@@ -230,7 +241,7 @@ def _actions(spans: Sequence[Span], numbers: Mapping[tuple[int, str], int]) -> t
         gap += max(begun - over, 0.0)
         over = max(over, ended)
         number = number_of(span)
-        if not waits and any(other.tensor == span.tensor for other in unasked):
+        if not waits and any(_name(other) == _name(span) for other in unasked):
             ask(begun)
         if number is not None:
             found.append(Action(gap, waits, number))

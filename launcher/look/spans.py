@@ -192,7 +192,7 @@ def _find_places(spans: Iterable[Span]) -> None:
         period, length = _period([(call.kind, call.bytes, call.type) for call in calls])
         if all(call.kind in _OF_STEPS for call in calls[:period]):
             for number, call in enumerate(calls[:length]):
-                call.place = str(number % period)
+                call.place = str((-1 - number) % period)
 
 
 def _period(sequence: Sequence[object]) -> tuple[int, int]:
