@@ -26,11 +26,15 @@ from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor
 
 _SHIM = Path(__file__).resolve().parent / "shim.py"
-# Variables that ranks on other hosts need; on this one mpirun inherits all of them.
-_EXPORTED = re.compile(
-    r"(HOROACC_|HOROVOD_|OMP_|MALLOC_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
-    r"|MASTER_ADDR$|MASTER_PORT$|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
+# Ranks on other hosts get all variables but those of this host, of a login, and of a launcher; on
+# this one mpirun inherits all of them.
+_KEPT_HERE = re.compile(
+    r"(HOME|USER|LOGNAME|SHELL|SHLVL|_|PWD|OLDPWD|MAIL|HOST|HOSTNAME|HOSTTYPE|TMP|TEMP|TMPDIR"
+    r"|TERM|TERMCAP|TERMINFO|COLUMNS|LINES|DISPLAY|WAYLAND_DISPLAY|CUDA_VISIBLE_DEVICES"
+    r"|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JOB_COMPLETION_INDEX"
+    r"|(SSH|SUDO|XDG|DBUS|TMUX|OMPI|PMIX|PRTE|PMI|MPIR|HYDRA?|SLURM|KUBERNETES|PET)(_.*)?)"
 )
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # not those of bash's functions
 # The prefix that mpirun puts before lines of ranks on other hosts.
 _TAG = re.compile(rb"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:?)? ?(.*)$", re.DOTALL)
 _SRUN_TAG = re.compile(rb"^ *(\d+): ?()(.*)$", re.DOTALL)
@@ -171,7 +175,9 @@ def _rendezvous(options: Options) -> socket.socket:
 
 def exported(environ: Mapping[str, str]) -> list[str]:
     """The names of the variables that ranks on other hosts get from this one."""
-    return sorted(name for name in environ if _EXPORTED.match(name))
+    return sorted(
+        name for name in environ if _NAME.fullmatch(name) and not _KEPT_HERE.fullmatch(name)
+    )
 
 
 def command_line(

@@ -10,6 +10,7 @@ import torch
 from horoacc import process
 from horoacc.handles import synchronize
 from horoacc.objects import allgather_object, broadcast_object
+from horoacc.torch.loaded_states import in_place
 from horoacc.torch.ops import broadcast_async_
 
 __all__ = [
@@ -78,7 +79,8 @@ def broadcast_optimizer_state(
         root_rank,
     )  # fmt: skip
     if not is_root:
-        optimizer.load_state_dict(received)
+        with in_place(optimizer):
+            optimizer.load_state_dict(received)
 
 
 class _Blank:

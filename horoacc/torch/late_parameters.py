@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from horoacc.torch.loaded_states import in_place
+
 
 class LateParameters:
     """Frozen parameters that may be thawed, and those of groups that were added since.
@@ -54,3 +56,15 @@ class TakesLateParameters(torch.optim.Optimizer):
         """
         super().add_param_group(param_group)
         self._late.add_group()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a checkpoint of the wrapped optimizer, whose schedulers go on with the groups.
+
+        Args:
+            state_dict: A result of `state_dict()`, here or of a plain optimizer.
+
+        Raises:
+            ValueError: It belongs to an optimizer with other parameter groups.
+        """
+        with in_place(self):
+            super().load_state_dict(state_dict)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launcher_jobs import MODES, Job
 
-from horoacc.launcher import environment
+from horoacc.launcher import environment, mpirun
 from horoacc.launcher.environment import Placement, PlacementError
 
 TORCH = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -87,6 +87,16 @@ def test_the_innermost_launcher_is_asked_first() -> None:
     # Variables for torch.distributed, exported by hand under mpirun or srun.
     assert environment.detect(TORCH | OMPI).launcher == "openmpi"
     assert environment.detect(TORCH | SLURM).launcher == "torchrun"
+
+
+def test_what_ranks_on_other_hosts_get() -> None:
+    environ = SLURM | PMI | OMPI | dict.fromkeys(
+        ("LR", "PATH", "HF_HOME", "NCCL_DEBUG", "HOROACC_SECRET", "LC_ALL", "USER_ID",
+         "HOME", "USER", "PWD", "SSH_CLIENT", "CUDA_VISIBLE_DEVICES", "BASH_FUNC_x%%", "_",
+         "RANK", "HOSTNAME", "PET_NNODES"), "x",
+    )  # fmt: skip
+    passed = ["HF_HOME", "HOROACC_SECRET", "LC_ALL", "LR", "NCCL_DEBUG", "PATH", "USER_ID"]
+    assert mpirun.exported(environ) == sorted([*passed, "MPI_LOCALNRANKS", "MPI_LOCALRANKID"])
 
 
 def block(name: str) -> str:

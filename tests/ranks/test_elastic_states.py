@@ -96,6 +96,9 @@ def test_torch_state(ranks: int) -> None:
         for mine, first in zip(values, everyone[0][0], strict=True):
             np.testing.assert_array_equal(mine, first)
     assert state.epoch == 0
+    scheduler.step()
+    assert hvd.allgather_object(optimizer.param_groups[0]["lr"]) == pytest.approx([0.01] * ranks)
+    scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 0})
     step(model, optimizer)
     state.epoch = 1
     state.commit()

@@ -90,6 +90,33 @@ def test_forked_child_computes_but_does_not_reduce() -> None:
     training.finish(model)
 
 
+@pytest.mark.parametrize("op", ["Average", "Adasum"])
+@pytest.mark.parametrize("how", ["loaded", "broadcast", "broadcast to the wrapped one"])
+def test_a_state_that_comes_leaves_groups_in_their_place(how: str, op: str) -> None:
+    """A scheduler knows the optimizer that was wrapped, and parameters may still be added."""
+    model, more = training.network(), torch.nn.Linear(20, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(sgd, 1, gamma=0.5)
+    optimizer: Any = hvd.DistributedOptimizer(sgd, model.named_parameters(), op=getattr(hvd, op))
+    training.steps(model, optimizer, training.own_batches(1))
+    if how == "loaded":
+        optimizer.load_state_dict(optimizer.state_dict())
+    else:
+        hvd.broadcast_optimizer_state(optimizer if how == "broadcast" else sgd, 0)
+    assert optimizer.state is sgd.state and len(sgd.state) == len(list(model.parameters()))
+    scheduler.step()
+    assert hvd.allgather_object(optimizer.param_groups[0]["lr"]) == [0.05] * hvd.size()
+    hvd.broadcast_parameters(more.state_dict(), 0)
+    optimizer.add_param_group({"params": list(more.parameters())})
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = torch.full((2, 20), hvd.rank() + 1.0)
+        (model(x).sum() + more(x).sum()).backward()
+        optimizer.step()
+    sums = [float(p.sum()) for p in (*model.parameters(), *more.parameters())]
+    assert len({tuple(found) for found in hvd.allgather_object(sums)}) == 1
+
+
 def test_states_are_broadcast_from_the_root() -> None:
     root = hvd.size() - 1
     model = training.network(seed=hvd.rank())

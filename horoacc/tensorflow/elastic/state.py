@@ -172,7 +172,7 @@ class TensorFlowKerasState(_OwnErrors, ModelState):
         own: Any = [] if optimizer is None else optimizer.variables
         if isinstance(own, Callable):  # type: ignore[arg-type]
             own = own()
-        return [*self.model.variables, *own]
+        return [*self.model.weights, *own]
 
     def _count(self) -> int:
         """Reads the optimizer's count; 0 without an optimizer."""
