@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import socket
@@ -27,6 +28,10 @@ class Host:
     name: str
     slots: int
 
+    def __str__(self) -> str:
+        """As in the list of `-H`."""
+        return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
+
 
 def parse_hosts(text: str) -> list[Host]:
     """Reads `-H host:slots,host`: a host without a number has one slot, one named twice has all."""
@@ -46,7 +51,7 @@ def read_hostfile(path: str) -> list[Host]:
             continue
         where = f"{path}:{count}: {line.strip()}"
         slots = [word[len("slots=") :] for word in words[1:] if word.startswith("slots=")]
-        hosts.append(_host(f"{words[0]}:{slots[0]}" if slots else words[0], where))
+        hosts.append(_host(words[0], where, *slots[:1]))
     if not hosts:
         raise HostsError(f"host file {path} names no host")
     return _merged(hosts)
@@ -64,8 +69,7 @@ def parse_host_lines(text: str, slots: int) -> list[Host]:
     """Reads what a discovery script prints: a line is `host:2` or `host`, which has `slots`."""
     hosts = []
     for line in filter(None, map(str.strip, text.splitlines())):
-        named = line if ":" in line else f"{line}:{slots}"
-        hosts.append(_host(named, line))
+        hosts.append(_host(line, line, str(slots)))
     return _merged(hosts)
 
 
@@ -99,13 +103,27 @@ def _can_bind(address: str) -> bool:
     return True
 
 
-def _host(text: str, where: str) -> Host:
-    name, colon, slots = text.rpartition(":")
-    if not colon:
-        name, slots = text, "1"
+def _host(text: str, where: str, without: str = "1") -> Host:
+    """Reads `host`, which has as many slots as `without` says, or `host:slots`; an IPv6 address may
+    stand in brackets, and has to before slots.
+    """
+    if bracketed := re.fullmatch(r"\[([^][]+)\](?::(.*))?", text):
+        name, slots = bracketed[1], without if bracketed[2] is None else bracketed[2]
+    elif _is_ipv6(text) or ":" not in text:
+        name, slots = text, without
+    else:
+        name, _, slots = text.rpartition(":")
     if not name or not re.fullmatch("[0-9]{1,9}", slots) or int(slots) < 1:
         raise HostsError(f"'{where}' is not host:slots with at least one slot")
     return Host(name, int(slots))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _merged(hosts: list[Host]) -> list[Host]:

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 
 from horoacc.launcher.children import start_piped
 from horoacc.launcher.kubernetes.pods import Share
+from horoacc.launcher.places import FOREIGN
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim import hold_secret, place_variables
 from horoacc.launcher.supervise import Supervisor
-
-# Variables of an MPI launcher around this one; a rank must not take itself for one of its job.
-_FOREIGN = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
 
 
 def start_ranks(
@@ -36,7 +34,7 @@ def start_ranks(
     Raises:
         OSError: The program cannot be started, or there is no free port, process or pipe.
     """
-    base = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
+    base = {name: value for name, value in environ.items() if not name.startswith(FOREIGN)}
     secret = hold_secret(share.secret if share else secrets.token_hex(32), base)
     first, whole = (share.first, share.size) if share else (0, size)
     die = die_with_parent()

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from horoacc import dropin, settings
-from horoacc.launcher import explain, ops, slurm
+from horoacc.launcher import cores, explain, ops, slurm
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank, ending
@@ -229,7 +229,8 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
     for setting in settings.TABLE:
         if setting.key in options.given:
             result[setting.env] = settings.as_text(options.given[setting.key])
-    result.setdefault("OMP_NUM_THREADS", str(_threads_of_a_rank(environ, options)))
+    if options.hosts or not options.elastic:  # else each host's agent knows its cores and slots
+        result.setdefault("OMP_NUM_THREADS", str(_threads_of_a_rank(environ, options)))
     for name, value in KEEP_MEMORY.items():
         result.setdefault(name, value)
     if options.on("as_horovod"):
@@ -244,7 +245,7 @@ def _threads_of_a_rank(environ: Mapping[str, str], options: Options) -> int:
     # Slurm gives each task so many, and the program that asks for it may be on a login node.
     if options.hosts and not local and (given := environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
         return max(1, int(given))
-    return max(1, len(os.sched_getaffinity(0)) // min(options.size, local or most))
+    return max(1, cores.usable() // min(options.size, local or most))
 
 
 def _check_command(options: Options, environ: Mapping[str, str]) -> None:

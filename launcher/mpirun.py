@@ -32,7 +32,7 @@ _KEPT_HERE = re.compile(
     r"(HOME|USER|LOGNAME|SHELL|SHLVL|_|PWD|OLDPWD|MAIL|HOST|HOSTNAME|HOSTTYPE|TMP|TEMP|TMPDIR"
     r"|TERM|TERMCAP|TERMINFO|COLUMNS|LINES|DISPLAY|WAYLAND_DISPLAY|CUDA_VISIBLE_DEVICES"
     r"|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|JOB_COMPLETION_INDEX"
-    r"|(SSH|SUDO|XDG|DBUS|TMUX|OMPI|PMIX|PRTE|PMI|MPIR|HYDRA?|SLURM|KUBERNETES|PET)(_.*)?)"
+    r"|(SSH|SUDO|XDG|DBUS|TMUX|OMPI|PMIX|PRTE|PMI|MPIR|HYDRA?|HYDI|MPI_LOCAL[A-Z]+|SLURM|KUBERNETES|PET)(_.*)?)"
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # not those of bash's functions
 # The prefix that mpirun puts before lines of ranks on other hosts.
@@ -222,7 +222,7 @@ def _openmpi_flags(mpirun: Mpirun, options: Options, names: list[str], cores: in
         # A rank that polls MPI must give its core to one that computes.
         flags += ["--mca", "mpi_yield_when_idle", "1"]
     if options.hosts:
-        flags += ["-H", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
+        flags += ["-H", ",".join(map(str, options.hosts))]
     if agent := options.text("launch_agent"):
         flags += ["--prtemca" if modern else "--mca"]
         flags += ["plm_ssh_agent" if modern else "plm_rsh_agent", agent]
@@ -240,7 +240,7 @@ def _openmpi_flags(mpirun: Mpirun, options: Options, names: list[str], cores: in
 def _mpich_flags(options: Options, names: list[str]) -> list[str]:
     flags = ["-bind-to", "none"]
     if options.hosts:
-        flags += ["-hosts", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
+        flags += ["-hosts", ",".join(map(str, options.hosts))]
     if options.others():
         flags += ["-prepend-rank"]
     if agent := options.text("launch_agent"):

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from horoacc.launcher.shim import place_variables
 
+FOREIGN = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+"""Variables of a launcher around this program begin so; a rank is none of that one's job."""
+
 
 class Place(NamedTuple):
     """Where a rank stands in its job."""

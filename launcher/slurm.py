@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from horoacc.launcher.hosts import Host, HostsError
 from horoacc.launcher.nodelist import counts, expand
+from horoacc.launcher.places import FOREIGN
 
 # A step beside others of the job, with as many tasks as are asked for, wherever they are; without
 # MPI; with the task's number before each line. All tasks are ended after one that failed, and the
@@ -127,5 +128,9 @@ def for_step(environ: Mapping[str, str]) -> dict[str, str]:
 
     Its tasks may use all cores of the job on their hosts, as mpirun's.
     """
-    kept = {name: text for name, text in environ.items() if not _REQUEST.match(name)}
+    # Nor with those of a step around this program, whose tasks have places of their own.
+    kept = {
+        name: text for name, text in environ.items()
+        if not _REQUEST.match(name) and not name.startswith(FOREIGN)
+    }  # fmt: skip
     return kept | {"SLURM_CPU_BIND": "none"}

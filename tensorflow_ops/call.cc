@@ -85,8 +85,8 @@ void Call::SubmitError(const std::string& validation_error) {
   failed.validation_error = validation_error.c_str();
   failed.splits = nullptr;
   failed.nsplits = 0;
-  failed.grouped = members.size() > 1 ? 1 : 0;
-  const std::string first = failed.grouped ? name + "_1of" + std::to_string(members.size()) : name;
+  failed.grouped = expected > 1 ? 1 : 0;
+  const std::string first = failed.grouped ? name + "_1of" + std::to_string(expected) : name;
   const ha_tensor row{
       name.empty() ? nullptr : first.c_str(), nullptr, nullptr, nullptr, 0, HA_INT32};
   ha_handle handle = 0;

@@ -47,6 +47,7 @@ struct Call {
   ha_gpu gpu{};  ///< `head` points to it if the call has one
   std::string name;
   std::vector<Member> members;
+  size_t expected = 1;  ///< how many members there are once all are prepared
   std::vector<int64_t> splits;
   std::vector<tensorflow::Tensor> kept;  ///< memory that only the call keeps alive
 

@@ -45,6 +45,9 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     call.head.process_set = manner_.process_set();
     call.head.prescale = call.head.postscale = 1.0;
     call.name = manner_.NameIn(*context);
+    // An all-to-all has an input that is no member: its splits.
+    if (Collective::kCollective != HA_ALLTOALL)
+      call.expected = static_cast<size_t>(context->num_inputs());
     if (absl::Status refused = Prepare(context, &call); !refused.ok()) {
       call.SubmitError(std::string(refused.message()));
       return End(std::move(flight), refused);

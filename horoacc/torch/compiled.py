@@ -156,7 +156,8 @@ def alltoall(
 
 @alltoall.register_fake
 def _(tensor: Tensor, splits: Tensor | None, name: Any, process_set: int) -> Any:
-    received = tensor.new_empty((registered(process_set).size() or 1,), dtype=torch.int32)
+    count = registered(process_set).size() or 1
+    received = tensor.new_empty((count,), dtype=torch.int32, device="cpu")
     return _like(tensor, get_ctx().new_dynamic_size()), received
 
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 
 from horoacc import job_secret, settings
+from horoacc.launcher import cores
 from horoacc.launcher.children import Rank, start_piped
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.output import Printer
@@ -26,6 +27,13 @@ from horoacc.launcher.supervise import Supervisor
 _DIAL_SECONDS = 30.0
 # Variables of the program that started this agent; a worker is no rank of its job.
 _FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+
+
+def worker_environ(number: int, host: str, slots: int) -> dict[str, str]:
+    """The variables of a worker, which shares its host's cores with as many as have slots there."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(_FOREIGN)}
+    environ.setdefault("OMP_NUM_THREADS", str(max(1, cores.usable() // max(1, slots))))
+    return environ | {"HOROACC_WORKER": str(number), "HOROVOD_HOSTNAME": host}
 
 
 class Relay:
@@ -102,7 +110,7 @@ class AgentLoop(Supervisor):
     def _take(self, message: Message) -> None:
         kind = message["kind"]
         if kind == "start":
-            self._start(int(message["worker"]), list(message["command"]))
+            self._start(int(message["worker"]), list(message["command"]), int(message["slots"]))
         elif kind == "signal":
             rank = self.ranks.get(int(message["worker"]))
             if rank is not None and rank.status is None:
@@ -110,12 +118,10 @@ class AgentLoop(Supervisor):
         elif kind == "finish":
             self._lose_coordinator()
 
-    def _start(self, number: int, command: list[str]) -> None:
-        environ = {n: text for n, text in os.environ.items() if not n.startswith(_FOREIGN)}
-        environ["HOROACC_WORKER"] = str(number)
+    def _start(self, number: int, command: list[str], slots: int) -> None:
+        environ = worker_environ(number, self._host, slots)
         if command[0] == environ.get("HOROACC_CALLER_PYTHON"):
             command = [sys.executable, *command[1:]]  # another path on this host, maybe
-        environ["HOROVOD_HOSTNAME"] = self._host
         die = die_with_parent()
 
         def prepare() -> None:

@@ -49,6 +49,9 @@ class Owner(Protocol):
     def host_drains(self, host: str) -> None:
         """A host is to be left."""
 
+    def slots_of(self, host: str) -> int:
+        """How many workers may run on a host."""
+
 
 @dataclass
 class Agent:
@@ -207,7 +210,10 @@ class Agents:
                 drop(self._loop, agent.channel)
 
     def _start(self, agent: Agent, worker: Worker) -> None:
-        message: Message = {"kind": "start", "worker": worker.number, "command": self._command}
+        message: Message = {
+            "kind": "start", "worker": worker.number, "command": self._command,
+            "slots": self._owner.slots_of(worker.host),
+        }  # fmt: skip
         if not tell(agent.channel, message):
             self.lose(agent, "its agent does not read")
 

@@ -235,6 +235,10 @@ class Coordinator:
         self._printer.say(f"{host} is asked to end: its ranks leave at their next check")
         self.membership.drain(host)
 
+    def slots_of(self, host: str) -> int:
+        """How many workers may run on a host."""
+        return self.membership.hosts[host].slots
+
     def worker_ended(self, number: int, status: int, how: str = "") -> None:
         """A worker's process has ended."""
         worker = self.membership.workers[number]

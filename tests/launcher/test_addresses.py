@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from horoacc.launcher.hosts import Host, parse_host_lines, parse_hosts
+
 LISTEN = """
 import json, socket, sys
 from horoacc.launcher import addresses
@@ -28,6 +30,25 @@ done
 shift; exec "$@"
 """
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 box\n10.9.8.7 outside\nfd00::7 outside\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("2001:db8::5", Host("2001:db8::5", 1)),
+        ("[2001:db8::5]", Host("2001:db8::5", 1)),
+        ("[2001:db8::5]:4", Host("2001:db8::5", 4)),
+        ("::1", Host("::1", 1)),
+        ("a:3", Host("a", 3)),
+        ("a", Host("a", 1)),
+    ],
+)
+def test_names_and_addresses_of_hosts(text: str, host: Host) -> None:
+    assert parse_hosts(text) == [host] == parse_hosts(str(host))
+    assert parse_host_lines(text, 1) == [host]
+    assert [one.slots for one in parse_host_lines(text, 2)] == [
+        2 if host.slots == 1 else host.slots
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from horoacc.launcher.environment import Placement, PlacementError, Rendezvous, 
 from horoacc.launcher.environment.seal import SecretSeal
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.nodelist import expand
-from horoacc.launcher.slurm import allocation, failure, srun_flags
+from horoacc.launcher.slurm import allocation, failure, for_step, srun_flags
 
 JOB = {
     "SLURM_JOB_ID": "12",
@@ -205,3 +205,9 @@ def test_who_does_not_meet_says_why(more: dict[str, Any], rank: int, words: str)
     name = {"SLURM_CLUSTER_NAME": str(time.time()), "HOROACC_SECRET": "ab"}
     with pytest.raises(PlacementError, match=words):
         meet(rank, 3, STEP | name | more, 0.2)
+
+
+def test_a_step_has_nothing_of_a_step_around_it() -> None:
+    around = {"PMI_RANK": "0", "PMI_SIZE": "1", "PMIX_RANK": "0", "OMPI_COMM_WORLD_RANK": "0"}
+    kept = {"SLURM_JOB_ID": "7", "LR": "1", "OMPI_MCA_x": "y"}
+    assert for_step(around | kept | {"SLURM_NTASKS": "1"}) == kept | {"SLURM_CPU_BIND": "none"}

@@ -1,15 +1,18 @@
 #include "execute/cuda/device/result_blocks.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace horoacc::cuda {
 namespace {
 
 constexpr size_t kLeastBlock = size_t{2} << 20;  // in which CUDA allocates
 
-// Few sizes, so that blocks fit again.
+// Few sizes, two from each power of two to the next, so that blocks fit again: nothing is freed
+// before the end.
 size_t BlockBytes(size_t bytes) {
-  return std::max(kLeastBlock, (bytes + kLeastBlock - 1) / kLeastBlock * kLeastBlock);
+  const size_t step = std::max(kLeastBlock, std::bit_floor(bytes) / 2);
+  return std::max(kLeastBlock, (bytes + step - 1) / step * step);
 }
 
 }  // namespace
