@@ -133,6 +133,9 @@ def test_broadcast_in_place() -> None:
     if hvd.size() > 1:
         with pytest.raises(tf.errors.FailedPreconditionError, match="shape"):
             hvd.broadcast_([tf.Variable(tf.zeros([1 + me]))], 0)
+        # One of several that fails on one rank is an error of the whole call on all.
+        with pytest.raises(tf.errors.OpError, match="cannot be broadcast"):
+            hvd.broadcast_([tf.Variable(1.0), tf.Variable("text" if me else 2.0)], 0, name="odd")
 
 
 def test_reference_variables() -> None:
