@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,18 +74,30 @@ def _measure(
 ) -> None:
     slower = max(max(group.run(train, TOGETHER, 3)) for group in (plain, seen))
     steps = max(1, round(seconds / slower))
-    ratios, took = [], []
+    took: dict[Group, list[list[float]]] = {plain: [], seen: []}  # by turn, of `trained`
     for turn in range(count):
-        order = (plain, seen) if turn % 2 else (seen, plain)
-        pair = {group: sum(group.run(train, TOGETHER, steps)) / RANKS for group in order}
-        ratios.append(100 * (pair[seen] / pair[plain] - 1))
-        took.append(pair[plain])
-    low, median, high = interval(ratios)
-    records.target(
-        f"{what}: what flight records, metrics and sockets add to a step", median, _LIMIT, "%",
-        True, interval=(low, high), note=f"{1e3 * interval(took).median:.3g} ms without",
-        pairs=count, steps=steps,
-    )  # fmt: skip
+        for group in (plain, seen) if turn % 2 else (seen, plain):
+            of_ranks = group.run(trained, steps)
+            took[group].append([sum(times) / RANKS for times in zip(*of_ranks, strict=True)])
+    for at, of in enumerate(("a step", "a step's processor time")):
+        without = [turn[at] for turn in took[plain]]
+        pairs = zip(took[seen], without, strict=True)
+        low, median, high = interval([100 * (turn[at] / own - 1) for turn, own in pairs])
+        records.target(
+            f"{what}: what flight records, metrics and sockets add to {of}", median, _LIMIT, "%",
+            True, interval=(low, high), note=f"{1e3 * interval(without).median:.3g} ms without",
+            pairs=count, steps=steps,
+        )  # fmt: skip
+
+
+def trained(rank: Rank, steps: int) -> tuple[float, float]:
+    """Trains; gives the seconds of a step, and those of a processor, of all of the rank's threads.
+
+    Other work on the machine changes the second ones much less.
+    """
+    used = time.process_time()
+    seconds = train(rank, TOGETHER, steps)
+    return seconds, (time.process_time() - used) / steps
 
 
 @contextlib.contextmanager
