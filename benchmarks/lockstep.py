@@ -28,7 +28,7 @@ from horoacc.trials import interval
 
 RANKS = 2
 ALONE, TOGETHER = "alone", "together"
-_ORDERS, _PAIRS, _BLOCK_SECONDS, _WARM_STEPS = 20, 10, 0.08, 1
+_ORDERS, _PAIRS, _BLOCK_SECONDS, WARM_STEPS = 20, 10, 0.08, 1
 
 
 class Case(NamedTuple):
@@ -126,7 +126,7 @@ def build(rank: Rank, net: str, how: str) -> int:
 def train(rank: Rank, copy: str, steps: int) -> float:
     """Trains one copy; gives the seconds of a step."""
     made: Copy = rank.kept[copy]
-    for _ in range(_WARM_STEPS):
+    for _ in range(WARM_STEPS):
         made.step()
     begin = time.perf_counter()
     for _ in range(steps):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks import systems
 from benchmarks.group import Group, GroupFailed, groups
-from benchmarks.lockstep import RANKS, TOGETHER, Copy, train
+from benchmarks.lockstep import RANKS, TOGETHER, WARM_STEPS, Copy, train
 from benchmarks.rank import Rank
 from benchmarks.records import Records
 from horoacc.trials import interval
@@ -97,7 +97,7 @@ def trained(rank: Rank, steps: int) -> tuple[float, float]:
     """
     used = time.process_time()
     seconds = train(rank, TOGETHER, steps)
-    return seconds, (time.process_time() - used) / steps
+    return seconds, (time.process_time() - used) / (steps + WARM_STEPS)
 
 
 @contextlib.contextmanager
