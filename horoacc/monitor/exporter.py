@@ -172,7 +172,7 @@ class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in SHORT:  # the one who waits would be there again at once
+            if error.errno in SHORT:  # the waiting connection makes the socket readable again
                 time.sleep(SHORT_SECONDS)
             raise
 

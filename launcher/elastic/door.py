@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import resource
 import socket
 import time
@@ -12,13 +11,12 @@ from typing import Protocol
 
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
 from horoacc.launcher.output import RankStream
+from horoacc.monitor.door import SHORT, SHORT_SECONDS
 
 # A connection that has not proved the secret by then is closed.
 _PROOF_SECONDS = 10.0
-# That many may be about to: a part of the descriptors that this process may have, and no fewer than
+# A quarter of this process's descriptors may belong to connections without a proof, or so many.
 _LEAST_STRANGERS = 64
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_SHORT_SECONDS = 0.1
 # What the coordinator sends is short, so that an end which does not take it is stuck.
 _SEND_SECONDS = 5.0
 
@@ -98,16 +96,16 @@ class Door:
         return min(oldest + _PROOF_SECONDS, self._watches_again)
 
     def _accept(self) -> None:
-        """Those who do not prove themselves must not keep those out who will."""
+        """Takes a connection; too many without a proof must not keep agents and workers out."""
         assert self._listener is not None
         try:
             link, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in _SHORT:
+            if error.errno in SHORT:
                 if self._strangers:
                     self._turn_away(next(iter(self._strangers)))
                 self._loop.unwatch(self._listener.fileno())
-                self._watches_again = time.monotonic() + _SHORT_SECONDS
+                self._watches_again = time.monotonic() + SHORT_SECONDS
             return
         if len(self._strangers) >= self._most:
             self._turn_away(next(iter(self._strangers)))

@@ -442,7 +442,7 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
       const bool stack = kind == JobMessage::kHere;
       std::string text = reader.GetText();
       if (!reader.ok()) return Damaged(source);
-      if (text.size() > 2 * kMostReading) text.clear();  // no look at a rank is worth more
+      if (text.size() > 2 * kMostReading) text.clear();  // counts as no answer, and ends no job
       questions_.OnAnswer(source, stack ? RankQuestion::kStack : RankQuestion::kReading,
                           std::move(text));
       return {};
