@@ -2,7 +2,8 @@
 costs a rank that computes and does not communicate.
 
 For the second, two ranks train a network each for itself, in blocks that take turns: the engine is
-up in one and has been shut down in the other. Each pair gives a ratio, and the interval of their
+up in one and has been shut down in the other. As many steps as a block has go before it, so that it
+does not begin right after init() or shutdown(). Each pair gives a ratio, and the interval of their
 median judges.
 """
 
@@ -48,6 +49,7 @@ def compute(rank: Rank, steps: int, count: int) -> list[list[float]]:
         for up in (False, True) if turn % 2 else (True, False):
             if up != hvd.is_initialized():
                 (hvd.init if up else hvd.shutdown)()
+            train(rank, ALONE, steps)  # init() leaves pages to be mapped, and cold caches
             pair[up] = train(rank, ALONE, steps)
         found.append([pair[False], pair[True]])
     if not hvd.is_initialized():

@@ -22,3 +22,10 @@ def span(rank: Rank, copy: str, steps: int) -> tuple[float, float]:
     begin = time.monotonic()
     lockstep.train(rank, copy, steps - 1)  # and a first one
     return begin, time.monotonic()
+
+
+def repeat(rank: Rank, key: str, count: int) -> tuple[float, float]:
+    """Does the work of a workload so often; the same."""
+    begin = time.monotonic()
+    rank.kept[key].run(1, count - 1)
+    return begin, time.monotonic()

@@ -9,18 +9,14 @@ time that no sample has the rank did not run. Needs `perf`.
 
 from __future__ import annotations
 
-import collections
-import re
-import signal
+import functools
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
 from benchmarks import lockstep, shares
 from benchmarks.group import Group, groups
+from benchmarks.shares.samples import common, sampled
 
 PARTS = {  # patterns of "symbol object"
     "waiting: yields, spins, sleeps": r"barrier-|sched_yield|__schedule\b|finish_task_switch|futex"
@@ -37,7 +33,7 @@ PARTS = {  # patterns of "symbol object"
     "C library: rest": r" (libc|libm|libstdc|ld-linux|\[vdso)",
     "system, and kernels that torch compiles": r"",
 }
-_TURNS, _SECONDS, _HERTZ = 4, 1.0, 2500
+_TURNS, _SECONDS = 4, 1.0
 
 
 def main() -> None:
@@ -62,27 +58,19 @@ def _show(net: str, group: Group) -> None:
     each = {copy: max(group.run(lockstep.train, copy, 60)) for copy in copies}  # until it is locked
     times: dict[str, list[float]] = {copy: [] for copy in copies}
     parts = {copy: dict.fromkeys(PARTS, 0.0) for copy in copies}
-    pids = ",".join(map(str, group.run(shares.pid)))
+    pids = group.run(shares.pid)
     for turn in range(2 * _TURNS):
         copy = copies[turn % 2]
         steps = max(2, round(_SECONDS / each[copy]))
-        with tempfile.TemporaryDirectory() as folder:
-            data = str(Path(folder) / "samples")
-            recorder = subprocess.Popen(
-                ["perf", "record", "-q", "-k", "mono", "-F", str(_HERTZ), "-p", pids, "-o", data],
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(0.3)  # until it samples; the ranks sleep
-            spans = group.run(shares.span, copy, steps)
-            recorder.send_signal(signal.SIGINT)
-            recorder.wait()
-            times[copy] += [(end - begin) / steps for begin, end in spans]
-            first, last = max(begin for begin, _ in spans), min(end for _, end in spans)
-            for part, nanoseconds in _samples(data, first, last).items():
-                scale = times[copy][-1] / (
-                    last - first
-                )  # of the step to what both were sampled for
-                parts[copy][part] += nanoseconds / 1e3 * scale
+        spans, parts_of_turn = sampled(
+            pids, PARTS, functools.partial(group.run, shares.span, copy, steps)
+        )
+        times[copy] += [(end - begin) / steps for begin, end in spans]
+        first, last = common(spans)
+        for part, nanoseconds in parts_of_turn.items():
+            # of the step to what both were sampled for
+            scale = times[copy][-1] / (last - first)
+            parts[copy][part] += nanoseconds / 1e3 * scale
     step = {copy: 1e6 * statistics.mean(times[copy]) for copy in copies}
     alone, together = (
         {part: microseconds / _TURNS / lockstep.RANKS for part, microseconds in parts[copy].items()}
@@ -96,23 +84,6 @@ def _show(net: str, group: Group) -> None:
     print("| part | lockstep | together | more |\n|---|---|---|---|")
     for part, one, other in rows:
         print(f"| {part} | {one:.0f} | {other:.0f} | {other - one:+.0f} |")
-
-
-def _samples(data: str, first: float, last: float) -> collections.Counter[str]:
-    """The nanoseconds of each part between two points of time, all threads of both ranks."""
-    shown = subprocess.run(
-        ["perf", "report", "-i", data, "--no-children", "-F", "period,sym,dso", "-t", "\t",
-         "--time", f"{first:.6f},{last:.6f}"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-    ).stdout  # fmt: skip
-    counts: collections.Counter[str] = collections.Counter()
-    for line in shown.splitlines():
-        fields = [field.strip() for field in line.split("\t")]
-        if len(fields) == 3 and fields[0].isdigit():
-            what = f"{fields[1]} {fields[2]}"
-            part = next(part for part, pattern in PARTS.items() if re.search(pattern, what))
-            counts[part] += int(fields[0])
-    return counts
 
 
 if __name__ == "__main__":

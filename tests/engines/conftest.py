@@ -10,7 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 ENVIRONMENT = HERE.parents[1] / ".venv-engines"
 
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "launcher")]
 collect_ignore_glob = [] if Path(sys.prefix) == ENVIRONMENT else ["*"]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ def place() -> dict[str, Any]:
 def scaled(factor: int, *, offset: int = 0) -> int:
     hvd.init()
     return hvd.rank() * factor + offset
+
+
+def program(*words: str) -> None:
+    """Runs a file of Python's with its arguments."""
+    sys.argv = list(words)
+    runpy.run_path(words[0], run_name="__main__")
 
 
 class Counter:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import ray
 import ray_bodies
+import tuned_job
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray_nodes import SECONDS, Nodes
 
@@ -61,6 +62,14 @@ def test_places_and_results_by_rank(started: RayExecutor) -> None:
     started.execute(lambda _: __import__("horoacc").shutdown())
     again = started.run(ray_bodies.place)
     assert [place["pid"] for place in again] == [place["pid"] for place in places]
+
+
+def test_workers_tune(nodes: Nodes, tmp_path: Path) -> None:
+    made = executor(num_workers=2)
+    made.start(extra_env_vars=tuned_job.environ(tmp_path))
+    made.run(ray_bodies.program, [tuned_job.PROGRAM, str(tmp_path)])
+    made.shutdown()
+    tuned_job.expect_a_trial_and_a_winner(tmp_path, ranks=2, hosts=1)
 
 
 def test_ways_to_call(started: RayExecutor) -> None:

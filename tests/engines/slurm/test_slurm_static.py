@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tuned_job
 from cluster import CORES, ROOT, Done, Slurm
 from launcher_jobs import Job
 
@@ -62,6 +63,12 @@ def test_tasks_of_srun(
     assert [place(each) for each in told] == expected
     assert {(each["launcher"], each["met"]) for each in told} == {(launcher, met)}
     assert {each["sum"] for each in told} == {sum(range(1, len(told) + 1))}
+
+
+def test_srun_tunes(slurm: Slurm, tmp_path: Path) -> None:
+    command = ("srun", "-N2", "-n2", PYTHON, tuned_job.PROGRAM, str(tmp_path))
+    slurm.run(*command, **tuned_job.environ(tmp_path))
+    tuned_job.expect_a_trial_and_a_winner(tmp_path, ranks=2, hosts=2)
 
 
 def test_two_steps_of_a_job_meet_apart(slurm: Slurm) -> None:

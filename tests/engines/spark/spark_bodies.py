@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 import time
@@ -28,6 +29,12 @@ def place(factor: float = 1.0, *, name: str = "") -> dict[str, Any]:
         "master": os.environ["MASTER_ADDR"],
         "parent": os.getppid(),
     }
+
+
+def program(*words: str) -> None:
+    """Runs a file of Python's with its arguments."""
+    sys.argv = list(words)
+    runpy.run_path(words[0], run_name="__main__")
 
 
 def torch_distributed() -> float:

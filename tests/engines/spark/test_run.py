@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import spark_bodies
 import spark_cluster
+import tuned_job
 from pyspark.sql import SparkSession
 from spark_cluster import SLOTS
 
@@ -59,6 +60,12 @@ def test_as_many_ranks_as_spark_has_slots(
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == SLOTS
     assert all(re.fullmatch(r"\[\d\] \d{4}-\d\d-\d\d [\d:.]{12} out \d", one) for one in lines)
+
+
+def test_ranks_tune(spark: SparkSession, tmp_path: Path) -> None:
+    words, env = (tuned_job.PROGRAM, str(tmp_path)), tuned_job.environ(tmp_path)
+    horoacc.spark.run(spark_bodies.program, words, num_proc=2, env=env)
+    tuned_job.expect_a_trial_and_a_winner(tmp_path, ranks=2, hosts=1)
 
 
 def test_torch_finds_the_ranks(spark: SparkSession) -> None:
