@@ -40,6 +40,7 @@ from benchmarks.elastic_peers import comparison
 from benchmarks.records import FOLDER, Records
 from benchmarks.replays import comparison as replays
 from benchmarks.tuned import comparison as tuned
+from benchmarks.tuned import compiled
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "allreduce.png"
 BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "observed": observed.run,
     "autotune": tuned.run,
     "autotune_jobs": tuned.run_whole_jobs,
+    "optimize": compiled.run,
 }
 
 

@@ -95,7 +95,7 @@ def _found(net: str, network: Network | None) -> dict[str, Any]:
     return dict(json.loads(line.partition("] ")[2])["found"])
 
 
-def _new_cache(folder: Path) -> str:
+def new_cache(folder: Path) -> str:
     """Without winners; torch's ops take long to compile."""
     for file in cache.folder(os.environ).glob("torch-*"):
         shutil.copy2(file, folder)
@@ -117,7 +117,7 @@ def run_whole_jobs(records: Records, quick: bool) -> None:
             tempfile.TemporaryDirectory() as folder,
             groups(["horoacc"], RANKS, report_failure, False) as one,
             groups(["horoacc"], RANKS, report_failure, False,
-                   HOROACC_AUTOTUNE="1", HOROACC_CACHE_DIR=_new_cache(Path(folder))) as other,
+                   HOROACC_AUTOTUNE="1", HOROACC_CACHE_DIR=new_cache(Path(folder))) as other,
         ):  # fmt: skip
             up = [*one.values(), *other.values()]
             if len(up) < 2:
