@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import secrets
@@ -43,7 +42,7 @@ class Joined(NamedTuple):
     bootstrap: str
     """How they met: "mpi", "tcp" or "none"."""
     name: str
-    """Of this job, alike on its ranks and on no others; "" if they did not meet over TCP."""
+    """Of this job, alike on its ranks and on no others; "" if it has no secret."""
 
 
 def engine(comm: Any, world: World | None = None) -> Joined:
@@ -105,9 +104,7 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
         _use_table(values, where)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    name = ""
-    if where["bootstrap"] == "tcp":
-        name = hashlib.sha256(f"name {where['secret']}".encode()).hexdigest()[:16]
+    name = job_secret.job_name(str(where.get("secret", "")))
     return Joined(_core.Engine(values, where), str(where["bootstrap"]), name)
 
 

@@ -16,14 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from horoacc import job_secret
 from horoacc.launcher import slurm
 from horoacc.launcher.addresses import address_towards
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import start_piped
 from horoacc.launcher.hosts import is_this_host
+from horoacc.launcher.look.elsewhere import way
+from horoacc.launcher.look.window import Reply, framed_word, open_window
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor
+from horoacc.monitor.door import LAUNCHER, short
 
 _SHIM = Path(__file__).resolve().parent / "shim.py"
 # Ranks on other hosts get all variables but those of this host, of a login, and of a launcher; on
@@ -136,6 +140,15 @@ def start_mpirun(
             supervisor.printer.plain(stream, text)
 
     supervisor.add_mpirun(pid, stdout, stderr, take)
+    if known := way(options, own):
+        name = short(job_secret.job_name(listener.secret))
+
+        def answer(_: bytes, reply: Reply) -> None:
+            reply.give(framed_word(known))
+            reply.end()
+
+        if why := open_window(supervisor, name, LAUNCHER, own, answer):
+            supervisor.printer.say(why)
 
 
 def _folders(supervisor: Supervisor, mpirun: Mpirun, options: Options) -> dict[str, str]:

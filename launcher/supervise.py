@@ -66,6 +66,8 @@ class Supervisor:
         wake_end.setblocking(False)
         self._wake_end = wake_end
         self.watchdog = Watchdog()
+        self.closing = contextlib.ExitStack()
+        """Closes what is part of this loop, when the job is over."""
         for number in (*_STOPPING, signal.SIGCHLD):
             # What nohup, or a shell for a program in the background, has it ignore stays ignored.
             if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
@@ -75,9 +77,10 @@ class Supervisor:
 
     # --- called by the code that starts ranks -----------------------------------------------
 
-    def watch(self, fd: int, ready: Callable[[], None]) -> None:
-        """Calls `ready` whenever `fd` can be read."""
-        self._selector.register(fd, selectors.EVENT_READ, ready)
+    def watch(self, fd: int, ready: Callable[[], None], writes: bool = False) -> None:
+        """Calls `ready` whenever `fd` can be read; or, if this process writes there, be written."""
+        event = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
+        self._selector.register(fd, event, ready)
 
     def watch_output(self, fd: int, ready: Callable[[], None]) -> None:
         """As `watch`; but what is printed may have to wait for this program's own reader."""
@@ -246,6 +249,7 @@ class Supervisor:
 
     def abandon(self) -> None:
         """Kills all processes that are left of the job, and closes everything."""
+        self.closing.close()
         for stream in self._remote.values():
             stream.end()
         kill_descendants(spared=[self.watchdog.pid])

@@ -1,7 +1,8 @@
-"""Where a rank of a running job is to be found: a Unix socket in a folder of the user's alone.
+"""Where processes of a running job are to be found: Unix sockets in a folder of the user's alone.
 
-The core answers there (csrc/runtime/trace/reading_server.h), `horoaccrun top` and `horoaccrun
-explain` ask. A file is named JOB.RANK.PROCESS.
+The core answers at a rank's (csrc/runtime/trace/reading_server.h), the launcher's loop and those of
+agents at theirs (launcher/look/window.py); `horoaccrun top` and `horoaccrun explain` ask. A file
+is named JOB.OWNER.PROCESS, and its owner is a rank, or `launcher`, or `agent`.
 """
 
 from __future__ import annotations
@@ -27,37 +28,47 @@ _PART = 1 << 20
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of an accept() for which whoever asks has to wait."""
 SHORT_SECONDS = 0.1
+LAUNCHER, AGENT = "launcher", "agent"
 
 
 class Door(NamedTuple):
-    """The socket of one rank, as its name tells."""
+    """The socket of one process, as its name tells."""
 
     path: Path
     job: str
-    rank: int
+    owner: str
+    """A rank's number, LAUNCHER or AGENT."""
     pid: int
 
+    @property
+    def rank(self) -> int:
+        """Whose it is; -1: no rank's."""
+        return int(self.owner) if self.owner.isdigit() else -1
 
-def folder() -> Path:
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Gives the folder of this user's sockets; it need not be there."""
-    return Path(str(settings.read(os.environ)["look_dir"]) or f"/tmp/horoacc-{os.geteuid()}")
+    return Path(str(settings.read(environ)["look_dir"]) or f"/tmp/horoacc-{os.geteuid()}")
 
 
-def doors() -> list[Door]:
+def doors(place: Path | None = None) -> list[Door]:
     """Lists the sockets of this host, also of processes that were killed.
+
+    Args:
+        place: Their folder; None: what this process's variables say.
 
     Raises:
         PermissionError: Others may have put them there.
     """
     found = []
-    place = folder()
+    place = place or folder()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _check(place)
         for name in sorted(os.listdir(place)):
             job, _, rest = name.partition(".")
-            rank, _, pid = rest.partition(".")
-            if job and rank.isdigit() and pid.isdigit():
-                found.append(Door(place / name, job, int(rank), int(pid)))
+            owner, _, pid = rest.partition(".")
+            if job and pid.isdigit() and (owner.isdigit() or owner in (LAUNCHER, AGENT)):
+                found.append(Door(place / name, job, owner, int(pid)))
     return found
 
 
@@ -125,19 +136,13 @@ def start() -> None:
     if process.prepares():
         return  # an elastic job's newcomer, which is no rank yet
     where = process.position()
-    place = folder()
-    path = place / f"{job_name()}.{where.rank}.{os.getpid()}"
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(place, 0o700)
-        _check(place)
-        _sweep()
-        with contextlib.closing(_listener(path)) as listener:
+        listener, path = listen(job_name(), str(where.rank), os.environ)
+        with contextlib.closing(listener):
             process.engine().serve_readings(listener.detach())
     except OSError as error:
         if where.local_rank == 0:
-            why = error.strerror or error
-            tell_once(f"'horoaccrun top' cannot look at this job: {place}: {why}")
+            tell_once(cannot_look(error, os.environ))
         return
 
     def close() -> None:
@@ -147,14 +152,49 @@ def start() -> None:
     process.before_shutdown(close)
 
 
+def listen(job: str, owner: str, environ: Mapping[str, str]) -> tuple[socket.socket, Path]:
+    """Listens where processes of this user find this one.
+
+    Args:
+        job: The short name of its job.
+        owner: What it is there: a rank's number, LAUNCHER or AGENT.
+        environ: Variables, which may name the folder.
+
+    Returns:
+        The socket, and its file, which is to be removed at the end.
+
+    Raises:
+        OSError: The folder cannot be used.
+    """
+    place = folder(environ)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    _check(place)
+    _sweep(place)
+    path = place / f"{job}.{owner}.{os.getpid()}"
+    return _listener(path), path
+
+
+def cannot_look(error: OSError, environ: Mapping[str, str]) -> str:
+    """Says that `listen` has failed."""
+    why = error.strerror or error
+    return f"'horoaccrun top' cannot look at this job: {folder(environ)}: {why}"
+
+
 def job_name() -> str:
     """Gives a short name of the job, alike on its ranks, of an elastic one for its whole life."""
     known = ("PMIX_NAMESPACE", "PMI_JOBID", "MASTER_PORT")
     own = os.environ.get("HOROACC_COORDINATOR") if process.is_elastic() else process.job_name()
-    if process.position().size == 1 and not process.is_elastic():
+    if process.position().size == 1 and not own:
         own = f"process {os.getpid()}"
-    text = own or next(filter(None, map(os.environ.get, known)), str(os.getppid()))
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return short(own or next(filter(None, map(os.environ.get, known)), str(os.getppid())))
+
+
+def short(name: str) -> str:
+    """Gives the short name of a job: of an elastic one by its coordinator's address, of another one
+    by what `job_secret` makes of its secret.
+    """
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def _check(place: Path) -> None:
@@ -180,9 +220,9 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
-def _sweep() -> None:
+def _sweep(place: Path) -> None:
     """Removes the sockets of processes that were killed."""
-    for door in doors():
+    for door in doors(place):
         if not os.path.exists(f"/proc/{door.pid}") and is_shut(door):
             with contextlib.suppress(OSError):
                 door.path.unlink()

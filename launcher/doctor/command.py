@@ -18,16 +18,14 @@ from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.doctor import job, limits, network, software
 from horoacc.launcher.doctor.findings import Finding, as_json, as_text, failed
 from horoacc.launcher.doctor.hosts import (
-    Probe,
     Seen,
-    Unreached,
-    agent_name,
-    command_for,
     on_all,
     read_clock,
+    start_probe,
     which_are_here,
 )
 from horoacc.launcher.doctor.probe import MARK
+from horoacc.launcher.doctor.reach import RemoteProgram, Unreached, agent_name
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.mpirun import Mpirun, MpirunError, exported, find_mpirun
 
@@ -111,12 +109,11 @@ def examine(
         findings.append(Finding("MPI", "error", socket.gethostname(), str(error), _MPIRUN))
     agent, mpi_args = options.text("launch_agent"), options.text("mpi_args")
     order = {"token": secrets.token_hex(32), "life": 20 * seconds}
-    probes: dict[str, Probe] = {}
+    probes: dict[str, RemoteProgram] = {}
     try:
         for host in hosts:  # by this thread, which outlives them
             try:
-                command = command_for(host, agent, mpi_args, seconds / 2)
-                probes[host.name] = Probe(host, command, {**order, "host": host.name})
+                probes[host.name] = start_probe(host, agent, mpi_args, order, seconds / 2)
             except Unreached as error:
                 host.unreached = error
         _ask(hosts, probes, options, environ, mpirun, seconds)
@@ -164,7 +161,7 @@ def _interfaces(options: Options) -> list[str]:
 
 def _ask(
     hosts: Sequence[Seen],
-    probes: Mapping[str, Probe],
+    probes: Mapping[str, RemoteProgram],
     options: Options,
     environ: Mapping[str, str],
     mpirun: Mpirun | None,

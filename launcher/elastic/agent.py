@@ -18,6 +18,7 @@ from collections import deque
 from horoacc import job_secret, settings
 from horoacc.launcher import cores
 from horoacc.launcher.children import Rank, start_piped
+from horoacc.launcher.elastic.agent_looks import AgentLooks
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans, die_with_parent, signal_group
@@ -68,6 +69,7 @@ class AgentLoop(Supervisor):
         self._host = host
         self._secret = secret  # its descriptor
         self._done = False
+        self._looks = AgentLooks(self, os.environ["HOROACC_COORDINATOR"], self.tell)
         self.watch(channel.fileno(), self._hear)
         self.tell({"kind": "agent", "host": host, "number": number})
 
@@ -115,6 +117,8 @@ class AgentLoop(Supervisor):
             rank = self.ranks.get(int(message["worker"]))
             if rank is not None and rank.status is None:
                 signal_group(rank.group, int(message["number"]))
+        elif kind in ("ask", "answer"):
+            self._looks.take(message)
         elif kind == "finish":
             self._lose_coordinator()
 

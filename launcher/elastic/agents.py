@@ -10,12 +10,15 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
 from horoacc.launcher.elastic.door import Loop, drop, tell
 from horoacc.launcher.elastic.membership import INFINITE, Worker
 from horoacc.launcher.output import RankStream
+
+if TYPE_CHECKING:
+    from horoacc.launcher.elastic.looks import Looks
 
 _STREAMS = ("stdout", "stderr")
 
@@ -39,6 +42,8 @@ class Engine(Protocol):
 
 class Owner(Protocol):
     """The coordinator, as far as agents tell it something."""
+
+    looks: Looks
 
     def worker_ended(self, number: int, status: int, how: str = "") -> None:
         """A worker's process has ended."""
@@ -100,6 +105,11 @@ class Agents:
     def drained(self) -> bool:
         """Whether all output of the workers that have ended is here."""
         return not self._open
+
+    def channel(self, host: str) -> Channel | None:
+        """The connection of a host's agent, if it has come."""
+        agent = self._agents.get(host)
+        return None if agent is None else agent.channel
 
     def tail(self, worker: int) -> Sequence[bytes]:
         """The last lines of a worker on stderr."""
@@ -221,6 +231,10 @@ class Agents:
         kind = message["kind"]
         if kind == "drain":
             self._owner.host_drains(agent.host)
+            return
+        if kind in ("look", "taken", "told"):
+            assert agent.channel is not None
+            self._owner.looks.take(agent.channel, message)
             return
         number = int(message["worker"])
         if kind == "output":

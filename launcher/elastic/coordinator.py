@@ -19,6 +19,7 @@ from horoacc.launcher.elastic.deadlines import Deadlines
 from horoacc.launcher.elastic.door import Door, Loop, drop, tell
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.interruption import Interruption
+from horoacc.launcher.elastic.looks import Looks, Shortage
 from horoacc.launcher.elastic.membership import (
     INFINITE,
     Epoch,
@@ -77,6 +78,7 @@ class Coordinator:
         self.failed_late = False
         """Whether it did after another had ended without an error."""
         self.agents = Agents(loop, engine, command, times.agent, self)
+        self.looks = Looks(membership, self.agents, self._shortage)
         self._loop = loop
         self._printer = printer
         self._times = times
@@ -164,6 +166,7 @@ class Coordinator:
             *(due for due in self._start_due.values() if due > now),
             *([silent_at] if self._times.hang and silent_at > now else []),
             agent_due,
+            self.looks.on_time(now),
             self.door.on_time(now),
         ]
         return INFINITE if self._stopping else min(deadlines)
@@ -173,6 +176,10 @@ class Coordinator:
         if self._short_since is None:
             return INFINITE
         return self._short_since + self._times.shortage - self._short_before
+
+    def _shortage(self) -> Shortage | None:
+        since = self._short_since
+        return None if since is None else Shortage(since, self._short_until())
 
     # --- connections --------------------------------------------------------------------------
 

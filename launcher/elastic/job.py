@@ -22,10 +22,12 @@ from horoacc.launcher.elastic.starters import MpirunAgents
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.kubernetes.hosts import PodHosts
 from horoacc.launcher.kubernetes.pods import Pod, renewal
+from horoacc.launcher.look.window import open_window
 from horoacc.launcher.mpirun import Mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
 from horoacc.launcher.supervise import Supervisor
+from horoacc.monitor.door import LAUNCHER, short
 
 # Not less where the user gave none: one rank may evaluate or write a checkpoint for minutes.
 _STALL_SECONDS = 600.0
@@ -161,6 +163,9 @@ def run_elastic(
         lambda: loop.stop(signal.SIGTERM), options.on("verbose"),
     )  # fmt: skip
     loop.coordinator.door.open(*_own_address(options, caller, pod))
+    name = short(loop.coordinator.door.address)
+    if why := open_window(loop, name, LAUNCHER, environ, loop.coordinator.looks.ask):
+        printer.say(why)
     script = options.text("host_discovery_script")
     slots = int(options.values["slots_per_host"])
     here = slots or int(options.size if limits.most == INFINITE else limits.most)

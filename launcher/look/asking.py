@@ -1,23 +1,32 @@
-"""Asks all ranks of a running job how they are."""
+"""Asks all ranks of a running job how they are: from wherever a process of the job is."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from horoacc.launcher.doctor.reach import Unreached
 from horoacc.launcher.flight_records import Record, parse
+from horoacc.launcher.look.elsewhere import Elsewhere
 from horoacc.launcher.look.jobs import MEET_SECONDS, LookError, RunningJob, running_jobs, state_of
-from horoacc.monitor.door import Door, ask, is_shut
+from horoacc.launcher.look.window import WORD
+from horoacc.monitor.door import LAUNCHER, Door, ask, is_shut
 
-__all__ = ["Asker", "Scope", "View"]
+__all__ = ["HERE_SECONDS", "STACK_SECONDS", "Asker", "Here", "Scope", "Told", "View"]
 
 _BUSY = 0.5  # of a processor
-_HERE_SECONDS = 0.7
+HERE_SECONDS = 0.7
+"""How long ranks of a host have to answer,"""
+STACK_SECONDS = 3.2
+"""and with stacks."""
 _ELSEWHERE_SECONDS = 1.3  # more than the core's own limit
-_STACK_SECONDS = 3.2  # the same, with stacks
+_WAY_SECONDS = 2.0  # through the launcher, more than it gives to agents
+_RELAY_SECONDS = 2.0  # through a process on another host
+_AGAIN_SECONDS = 30.0  # until hosts that could not be reached are tried again
 _STATES = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a device"}
 
 
@@ -29,6 +38,31 @@ class Scope(NamedTuple):
     events: int
     """The most of a rank."""
     stack: bool = False
+
+    @staticmethod
+    def of(question: str) -> Scope:
+        """Reads a question; ValueError: it is none."""
+        stack, seconds, events = question.split()
+        return Scope(float(seconds), int(events), bool(int(stack)))
+
+    @property
+    def question(self) -> str:
+        """As ranks take it."""
+        return f"{self.stack:d} {self.seconds} {self.events}"
+
+
+class Told(NamedTuple):
+    """What the ranks of a job have said."""
+
+    records: Mapping[int, Record]
+    silent: Mapping[int, str]
+    """Why others have said nothing."""
+    answers: bytes = b""
+    """The records as they came."""
+    no_ranks: str = ""
+    """As of `View`."""
+    listen: bool = False
+    """Whether ranks that have said nothing listen on this host."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +80,8 @@ class View:
     """What each rank used of a processor since the view before, if there was one."""
     busy: frozenset[int] = frozenset()
     """The ranks that ran most of that time, or would have if they had had a processor."""
+    no_ranks: str = ""
+    """Why there is no rank to look at, as a sentence; "" if there is one."""
 
     @property
     def across_hosts(self) -> bool:
@@ -63,8 +99,16 @@ class Asker:
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job.name
+        self._here = Here(job.name)
+        self._elsewhere: Elsewhere | None = None
+        self._unreached = ""
+        self._again = 0.0  # when hosts are tried again
         self._before: dict[int, Record] = {}  # by rank
-        self._pids: dict[int, int] = {}  # of ranks that were here
+
+    def close(self) -> None:
+        """Ends what it has started."""
+        if self._elsewhere is not None:
+            self._elsewhere.close()
 
     def look(self, scope: Scope) -> View:
         """Asks all ranks.
@@ -72,49 +116,62 @@ class Asker:
         Raises:
             LookError: The job is over.
         """
-        asked: dict[int, Door] = {}
-        for door in self._doors():
-            if door.rank not in asked or is_shut(asked[door.rank]):  # of a rank's former process
-                asked[door.rank] = door
-        self._pids |= {rank: door.pid for rank, door in asked.items()}
-        limit = _STACK_SECONDS if scope.stack else _HERE_SECONDS
-        question = f"{scope.stack:d} {scope.seconds} {scope.events}"
-        paths = {rank: str(door.path) for rank, door in asked.items()}
-        answers = ask(paths, limit, f"{question}\n".encode())
-        records = _records(answers.values())
-        if not records:
-            if not asked and not any(map(state_of, self._pids.values())):
+        told = self._here.ask(scope)
+        if not told.records:
+            doors = [door for door in self._here.doors() if door.rank < 0 and not is_shut(door)]
+            if doors:
+                first = min(doors, key=lambda door: door.owner != LAUNCHER)
+                told = self._through(first, scope, told)
+            elif not told.silent:
                 raise LookError(f"the job {self._job} is over")
+        if not told.records:
             # Without a door, but there: an elastic job's that waits for hosts, or behind the job.
-            size = max([*asked, *self._pids]) + 1
-            silent = {rank: self._why(rank, asked, ()) for rank in range(size)}
-            return View(self._job, size, {}, silent, scope)
-        size = next(iter(records.values())).size
-        here = {rank for record in records.values() for rank in record.host_ranks} | set(asked)
-        elsewhere = [rank for rank in range(size) if rank not in here]
-        if elsewhere:
-            limit = _STACK_SECONDS if scope.stack else _ELSEWHERE_SECONDS
-            words = f"{question} {' '.join(map(str, elsewhere))}\n"
-            # The first that answers; of several hosts here (simulated ones) any knows the others.
-            first = min(records)
-            records |= _records(ask({first: paths[first]}, limit, words.encode()).values())
-        failed = any(record.failure for record in records.values())
+            size = max(told.silent, default=-1) + 1
+            return View(self._job, size, {}, told.silent, scope, no_ranks=told.no_ranks)
+        size = next(iter(told.records.values())).size
         silent = {
-            rank: self._why(rank, asked, elsewhere, failed)
+            rank: told.silent.get(rank, "does not answer")
             for rank in range(size)
-            if rank not in records
+            if rank not in told.records
         }
-        records = dict(sorted(records.items()))
+        records = dict(sorted(told.records.items()))
         return View(self._job, size, records, silent, scope, *self._cpu(records))
 
-    def _doors(self) -> Sequence[Door]:
-        """An elastic job has none for a moment while its ranks meet again."""
-        over = time.monotonic() + MEET_SECONDS
-        while True:
-            doors = next((job.doors for job in running_jobs() if job.name == self._job), ())
-            if doors or time.monotonic() > over:
-                return doors
-            time.sleep(0.02)
+    def _through(self, door: Door, scope: Scope, here: Told) -> Told:
+        """Asks the launcher, or an agent; `here` is what the ranks of this host have said."""
+        limit = (STACK_SECONDS if scope.stack else HERE_SECONDS) + _WAY_SECONDS
+        question = f"{scope.question}\n".encode()
+        answer = ask({WORD: str(door.path)}, limit, question).get(WORD, b"")
+        records, word = _read(answer)
+        if records:
+            return Told(records, here.silent)
+        if here.listen:
+            return here
+        if "hosts" in word and self._here.knew_ranks:
+            return Told({}, here.silent, no_ranks="its ranks on this host have ended")
+        if "hosts" in word:
+            return self._ask_elsewhere(word, scope)
+        state = _STATES.get(state_of(door.pid), "is there")
+        why = f"its {door.owner} does not answer: process {door.pid} {state}"
+        return Told({}, {}, no_ranks=str(word.get("no_ranks", why)))
+
+    def _ask_elsewhere(self, word: Mapping[str, Any], scope: Scope) -> Told:
+        """Asks a rank on another host, by a process there."""
+        if time.monotonic() < self._again:
+            return Told({}, {}, no_ranks=self._unreached)
+        limit = 2 * STACK_SECONDS if scope.stack else HERE_SECONDS + _ELSEWHERE_SECONDS
+        try:
+            self._elsewhere = self._elsewhere or Elsewhere(self._job, word)
+            answers, silent = self._elsewhere.ask(scope.question, limit + _RELAY_SECONDS)
+        except (Unreached, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._again = time.monotonic() + _AGAIN_SECONDS
+            hosts = ",".join(map(str, word["hosts"]))
+            advice = f"`horoaccrun doctor -H {hosts}` says more"
+            self._unreached = f"its ranks are on other hosts, and {error}; {advice}"
+            return Told({}, {}, no_ranks=self._unreached)
+        records, _ = _read(answers)
+        none = f"none of its ranks listens on {self._elsewhere.host}: they start, or have ended"
+        return Told(records, silent, no_ranks="" if silent else none)
 
     def _cpu(self, records: Mapping[int, Record]) -> tuple[dict[int, float], frozenset[int]]:
         used, busy = {}, set()
@@ -128,6 +185,69 @@ class Asker:
             if used[rank] + (record.no_cpu - before.no_cpu) / seconds > _BUSY:
                 busy.add(rank)
         return used, frozenset(busy)
+
+
+class Here:
+    """Asks the ranks whose sockets are on this host, and through one of them the others."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._pids: dict[int, int] = {}  # of ranks that were here
+        self._listened = False
+
+    @property
+    def knew_ranks(self) -> bool:
+        """Whether ranks have listened on this host."""
+        return bool(self._pids)
+
+    def doors(self) -> Sequence[Door]:
+        """Gives the sockets of the job on this host, of ranks and others."""
+        return next((job.doors for job in running_jobs() if job.name == self._job), ())
+
+    def ask(self, scope: Scope) -> Told:
+        """Asks them."""
+        asked: dict[int, Door] = {}
+        for door in self._rank_doors():
+            if door.rank not in asked or is_shut(asked[door.rank]):  # of a rank's former process
+                asked[door.rank] = door
+        self._pids |= {rank: door.pid for rank, door in asked.items()}
+        limit = STACK_SECONDS if scope.stack else HERE_SECONDS
+        paths = {rank: str(door.path) for rank, door in asked.items()}
+        answers = b"".join(ask(paths, limit, f"{scope.question}\n".encode()).values())
+        records, _ = _read(answers)
+        if not records:
+            there = bool(asked) or any(map(state_of, self._pids.values()))
+            size = max([*asked, *self._pids], default=-1) + 1
+            silent = {rank: self._why(rank, asked, ()) for rank in range(size if there else 0)}
+            return Told({}, silent, listen=not all(map(is_shut, asked.values())))
+        size = next(iter(records.values())).size
+        here = {rank for record in records.values() for rank in record.host_ranks} | set(asked)
+        elsewhere = [rank for rank in range(size) if rank not in here]
+        if elsewhere:
+            limit = STACK_SECONDS if scope.stack else _ELSEWHERE_SECONDS
+            words = f"{scope.question} {' '.join(map(str, elsewhere))}\n"
+            # The first that answers; of several hosts here (simulated ones) any knows the others.
+            first = min(records)
+            more = ask({first: paths[first]}, limit, words.encode()).get(first, b"")
+            answers += more
+            records |= _read(more)[0]
+        failed = any(record.failure for record in records.values())
+        silent = {
+            rank: self._why(rank, asked, elsewhere, failed)
+            for rank in range(size)
+            if rank not in records
+        }
+        return Told(records, silent, answers)
+
+    def _rank_doors(self) -> Sequence[Door]:
+        """An elastic job has none for a moment while its ranks meet again."""
+        over = time.monotonic() + (MEET_SECONDS if self._listened else 0.0)
+        while not (found := [door for door in self.doors() if door.rank >= 0]):
+            if time.monotonic() >= over:
+                break
+            time.sleep(0.02)
+        self._listened = bool(found)
+        return found
 
     def _why(
         self,
@@ -151,18 +271,21 @@ class Asker:
         return f"does not answer: process {pid} {_STATES.get(state, 'is there')}"
 
 
-def _records(texts: Iterable[bytes]) -> dict[int, Record]:
-    """The records in answers; a damaged one is as none."""
+def _read(answers: bytes) -> tuple[dict[int, Record], dict[str, Any]]:
+    """The records in answers, and what the process itself had to say; a damaged one is as none."""
     found: dict[int, Record] = {}
-    for text in texts:
-        while text:
-            line, _, text = text.partition(b"\n")
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                rank, size = map(int, line.split())
-                body, text = text[:size], text[size:]
-                record = parse(body.decode(errors="replace"))
-                if record.rank == rank:
-                    found[rank] = record
-                continue
+    word: dict[str, Any] = {}
+    at = 0
+    while (end := answers.find(b"\n", at)) >= 0:
+        try:
+            rank, size = map(int, answers[at:end].split())
+        except ValueError:
             break
-    return found
+        at = end + 1 + max(size, 0)
+        body = answers[end + 1 : at]
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            if rank == WORD:
+                word = dict(json.loads(body))
+            elif (record := parse(body.decode(errors="replace"))).rank == rank:
+                found[rank] = record
+    return found, word

@@ -1,4 +1,4 @@
-"""The running jobs of this user that have ranks on this host."""
+"""The running jobs of this user that have ranks, an agent or their launcher on this host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ class LookError(ValueError):
 
 
 class RunningJob(NamedTuple):
-    """A job with at least one rank here that listens."""
+    """A job with at least one process here that listens."""
 
     name: str
     doors: tuple[Door, ...]
-    """Of its ranks here, also of those that were killed."""
+    """Of its processes here, also of those that were killed."""
 
     def line(self) -> str:
         """Says which it is."""
-        ranks = ", ".join(str(door.rank) for door in self.doors)
+        numbers = ", ".join(door.owner for door in self.doors if door.rank >= 0)
+        ranks = f"ranks {numbers}" if numbers else f"its {self.doors[0].owner}"
         first = next((door for door in self.doors if not is_shut(door)), self.doors[0])
-        return f"{self.name}  ranks {ranks}, for {_age(first.pid)}: {command_of(first.pid)}"
+        return f"{self.name}  {ranks}, for {_age(first.pid)}: {command_of(first.pid)}"
 
 
+_NONE = "no job of this user has ranks, an agent or its launcher on this host"
 # So long an elastic job may have no rank that listens, while its ranks meet again.
 MEET_SECONDS = 1.0
 
@@ -59,8 +61,7 @@ def find_job(name: str | None) -> RunningJob:
     if name is None:
         if len(jobs) == 1:
             return jobs[0]
-        why = "which of these jobs?" if jobs else "no job of this user has ranks on this host"
-        raise LookError(why + listed)
+        raise LookError(f"which of these jobs?{listed}" if jobs else _NONE)
     for job in jobs:
         if job.name == name:
             return job
@@ -68,7 +69,7 @@ def find_job(name: str | None) -> RunningJob:
         for job in jobs:
             if any(int(name) in _with_parents(door.pid) for door in job.doors):
                 return job
-    known = f"there are:{listed}" if jobs else "and no job of this user has ranks on this host"
+    known = f"there are:{listed}" if jobs else f"and {_NONE}"
     raise LookError(f"there is no running job '{name}' here, {known}")
 
 

@@ -84,6 +84,8 @@ def _view(job: str | None) -> tuple[View | None, View, list[str]]:
     """What there is of a job, and what `explain` says of it."""
     if job is None or not Path(job).is_dir():
         before, view, said = story.look(job)
+        if view.no_ranks:
+            raise LookError(said[0])
         return before, view, said
     said = explain(Path(job))
     records, _ = read_records(Path(job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
@@ -36,15 +37,18 @@ def tell(job: str | None, stacks: bool) -> list[str]:
 
 def look(job: str | None, stacks: bool = False) -> tuple[View, View, list[str]]:
     """Gives two views of a running job, a while apart, and what `tell` says of them."""
-    asker = Asker(find_job(job))
-    before = asker.look(_SCOPE._replace(stack=True))
-    time.sleep(_BETWEEN)
-    view = asker.look(_SCOPE)
+    with contextlib.closing(Asker(find_job(job))) as asker:
+        before = asker.look(_SCOPE._replace(stack=True))
+        time.sleep(_BETWEEN)
+        view = asker.look(_SCOPE)
     places = {rank: place_of(record.stack) for rank, record in before.records.items()}
     return before, view, list(_lines(before, view, places, stacks))
 
 
 def _lines(before: View, view: View, places: Mapping[int, str], stacks: bool) -> Iterator[str]:
+    if view.no_ranks:
+        yield f"Job {view.job} has no rank to look at: {view.no_ranks}."
+        return
     if view.failure:
         yield f"The job has failed: {view.failure}."
     for rank, why in view.silent.items():

@@ -65,7 +65,8 @@ def picture(view: View, before: View | None) -> Picture:
         lines.append(
             Line((f"links between hosts: {waits_for}, {pace}/s of a rank's tensors",), True)
         )
-    lines.append(Line((_paths(rates),)))
+    if view.records:
+        lines.append(Line((_paths(rates),)))
     tuned = next((record.tuning for record in view.records.values() if record.tuning), None)
     lines += _tuning(tuned)
     ranks = [_facts(view, done, waits, rates, rank) for rank in range(view.size)]
@@ -73,7 +74,7 @@ def picture(view: View, before: View | None) -> Picture:
     return Picture(
         tuple(lines), tuple(rows),
         {
-            "job": view.job, "size": view.size, "failure": view.failure,
+            "job": view.job, "size": view.size, "failure": view.failure, "no_ranks": view.no_ranks,
             "steps_per_second": _per_second(done), "slowest": slowest,
             "oldest": vars(waits[0]) if waits else None, "ranks": ranks, "links": links,
             "autotune": asdict(tuned) if tuned else None,
@@ -92,6 +93,8 @@ def _tuning(told: Tuning | None) -> list[Line]:
 
 
 def _headline(view: View, done: Work) -> Line:
+    if view.no_ranks:
+        return Line((f"job {view.job}: {view.no_ranks}",), True)
     hosts = len({record.host for record in view.records.values()})
     steps = _per_second(done)
     pace = f"{steps:.2f} steps/s" if steps else "no steps seen"
@@ -234,8 +237,8 @@ def _bytes(count: float | None) -> str:
 
 def plain(shown: Picture) -> str:
     """Writes it as text; what is amiss has a mark in front."""
-    rows = [Line(COLUMNS), *shown.rows]
-    widths = [max(len(row.cells[at]) for row in rows) for at in range(len(COLUMNS))]
+    rows = [Line(COLUMNS), *shown.rows] if shown.rows else []
+    widths = [max((len(row.cells[at]) for row in rows), default=0) for at in range(len(COLUMNS))]
     text = [("! " if line.amiss else "  ") + line.cells[0] for line in shown.lines]
     for row in rows:
         cells = [

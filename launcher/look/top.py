@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     if not 0.1 <= given.seconds <= 3600:
         parser.error("--seconds must be from 0.1 to 3600")
     try:
-        asker = Asker(find_job(given.job))
-        if given.json or given.once:
-            return _once(asker, given.json)
-        return _again(asker, given.seconds)
+        with contextlib.closing(Asker(find_job(given.job))) as asker:
+            if given.json or given.once:
+                return _once(asker, given.json)
+            return _again(asker, given.seconds)
     except LookError as error:
         print(f"horoaccrun top: {error}", file=sys.stderr)
         return 1
@@ -115,7 +116,7 @@ def _drawn(shown: Picture, console: Console) -> RenderableType:
         table = _table(rows, columns)
         if Measurement.get(console, wide, table).maximum <= console.width:
             break
-    return Group(*lines, table)
+    return Group(*lines, *([table] if rows else []))
 
 
 def _table(rows: Sequence[Line], columns: Sequence[str]) -> Table:

@@ -141,7 +141,8 @@ def test_programs_read_the_same(
 ) -> None:
     none = look("top")
     assert (none.returncode, none.stdout) == (1, "")
-    assert none.stderr == "horoaccrun top: no job of this user has ranks on this host\n"
+    none_here = "no job of this user has ranks, an agent or its launcher on this host"
+    assert none.stderr == f"horoaccrun top: {none_here}\n"
     looked("idle")
     Job().wait_until(lambda: len(_doors(tmp_path / "look")) == RANKS, "the ranks' start")
     folder = tmp_path / "look"
