@@ -53,7 +53,7 @@ Path SelectPath(const SelectionKey& key, uint64_t last_arriver_bytes) {
       {true, false, Memory::kShared, kAnyRanks, kAnySize, Path::kDirectSlices},
       {true, true, Memory::kEither, kAnyRanks, 0, Path::kNone},
       {true, true, Memory::kShared, kAnyRanks, last_arriver_bytes, Path::kLastArriver},
-      {true, true, Memory::kShared, kAnyRanks, kAnySize, Path::kAdasumSlices},
+      {true, true, Memory::kEither, kAnyRanks, kAnySize, Path::kAdasumSlices},
       {true, false, Memory::kPrivate, 2, kAnySize, Path::kFlatWindows},
       {true, false, Memory::kPrivate, kAnyRanks, kAnySize, Path::kTwoPhaseWindows},
       {false, false, Memory::kEither, kAnyRanks, kAnySize, Path::kExchange},

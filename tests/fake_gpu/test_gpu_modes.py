@@ -94,11 +94,10 @@ def test_the_bits_are_the_cpus() -> None:
                        for k, x in enumerate(there)]  # fmt: skip
             for handle, other in reversed(list(zip(handles, wanted, strict=True))):
                 assert torch.equal(hvd.synchronize(handle).cpu(), other)
-    assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
     there = torch.full((300,), complex(0, 1 + hvd.rank())).to("cuda")
-    found = hvd.allreduce(there, op=hvd.Product)  # not the product of the parts: the CPU's
+    found = hvd.allreduce(there, op=hvd.Product)  # not the product of the parts
     assert found.cpu().tolist() == [1j ** hvd.size() * math.factorial(hvd.size())] * 300
-    assert horoacc.counters()["gpu_bytes"] == fetched + there.nbytes
+    assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
 
 
 @pytest.mark.parametrize("env", [pytest.param(NCCL, id="nccl")])
@@ -162,12 +161,15 @@ def test_other_collectives_go_from_gpu_to_gpu() -> None:
     spread = torch.empty(9001, dtype=torch.complex64).to("cuda")
     dist.reduce_scatter_tensor(spread, phases[rank].to("cuda"))
     assert torch.equal(spread.cpu(), torch.stack(phases).sum(0)[part])
+    turns = torch.full((9001 * size,), 1j ** (rank + 1)).to("cuda")
+    dist.reduce_scatter_tensor(spread, turns, op=dist.ReduceOp.PRODUCT)
+    assert spread.cpu().tolist() == [1j ** (size * (size + 1) // 2)] * 9001
     uneven = torch.cat((everybody[rank], torch.ones(1, dtype=torch.int64)))  # a row more for rank 0
     found = hvd.reducescatter(uneven.to("cuda"), op=hvd.Sum).cpu()
     first = 9001 * rank + (rank > 0)
     wanted = torch.cat((torch.stack(everybody).sum(0), torch.tensor([size])))
     assert torch.equal(found, wanted[first : first + 9001 + (rank == 0)])
-    moved = (3 * size + 4) * mine.nbytes + size * shard.nbytes + uneven.nbytes
+    moved = (3 * size + 5) * mine.nbytes + size * shard.nbytes + uneven.nbytes
     # Results that the engine allocates, and ranks with more than the others.
     for _ in range(2):  # in memory that was used before
         gathered = hvd.allgather(mine[: 10 * (rank + 1)])

@@ -101,7 +101,8 @@ def test_they_go_from_gpu_to_gpu() -> None:
     assert counted("gpu_moved_bytes", lambda: hvd.alltoall(x)) == 20_000
     y = check.put(np.full(5000, hvd.rank() + 1, np.complex64))
     assert counted("gpu_stream_bytes", lambda: hvd.allreduce(y, op=hvd.Sum)) == 40_000
-    assert counted("gpu_bytes", lambda: hvd.allreduce(y, op=hvd.Product)) == 40_000
+    assert counted("gpu_stream_bytes", lambda: hvd.allreduce(y, op=hvd.Product)) == 40_000
+    assert counted("gpu_stream_bytes", lambda: hvd.allreduce(x, op=hvd.Adasum)) == 20_000
     with tf.device("CPU:0"):
         here = tf.constant(np.ones(100_000, np.float32))
         assert counted("gpu_stream_bytes", lambda: hvd.allreduce(here)) == 0

@@ -273,6 +273,8 @@ def test_every_other_call() -> None:
     if rank == 0:
         alone = hvd.allreduce(on_gpu(rank, shape), op=hvd.Sum, name="joined")
         assert torch.equal(alone.cpu(), values(0, shape))
+        alone = hvd.allreduce(on_gpu(rank, shape), op=hvd.Adasum, name="joined")
+        assert torch.equal(alone.cpu(), values(0, shape))
     assert 0 <= hvd.join() < size
 
 

@@ -73,6 +73,15 @@ def reductions_are_exact() -> None:
                 torch.testing.assert_close(found.cpu(), wanted, msg=f"{dtype} {op} {count}")
                 hvd.allreduce_(mine, op=number)
                 torch.testing.assert_close(mine.cpu(), wanted, msg=f"{dtype} {op} {count} in place")
+    draw = np.random.default_rng(hvd.rank())
+    for count in COUNTS:  # Adasum has the CPU's bits; products of complex numbers are exact here
+        drawn = torch.from_numpy(draw.standard_normal((2, count)))
+        for dtype in (*DTYPES[6:], torch.complex64, torch.complex128):
+            parts = torch.complex(*drawn.round()) if dtype.is_complex else drawn[0]
+            mine, number = parts.to(dtype), hvd.Product if dtype.is_complex else hvd.Adasum
+            wanted = hvd.allreduce(mine, op=number)
+            found = hvd.allreduce(mine.to(device()), op=number)
+            assert torch.equal(found.cpu(), wanted), (dtype, count)
 
 
 def movements_are_exact() -> None:

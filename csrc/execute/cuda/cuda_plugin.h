@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 7
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v7"
+#define HA_CUDA_PLUGIN_VERSION 8
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v8"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -27,6 +27,25 @@ typedef struct ha_cuda_reduce {
   int op;   /* a ReduceOp */
   double pre, post, divisor;
 } ha_cuda_reduce;
+
+/* One of Adasum's two rounds over elements of all ranks, which are aligned. */
+typedef struct ha_cuda_adasum {
+  const void* const* sources;
+  size_t source_count;
+  size_t count;
+  int type;
+  /* Without `factors`: adds up the products of all pairs of sources. The elements are cut into
+     chunks (execute/kernels/adasum.h); the first has `begun` elements before them, a multiple of 8,
+     whose products are in `sums` already. `sums`, which this `self` has pinned, has room for the
+     lanes (adasum_lanes.h) of chunks `first`, `first + step`, ... */
+  size_t begun, first, step;
+  double* sums;
+  /* With them: all destinations, one for each source, become the sum of factor times source. The
+     factors are the host's memory, free again when the call returns. A destination may be a source.
+   */
+  const double* factors;
+  void* const* destinations;
+} ha_cuda_adasum;
 
 typedef struct ha_cuda_tensor {
   const void* from;
@@ -94,6 +113,7 @@ typedef struct ha_cuda_plugin {
      run; nothing else waits. One thread at a time for one `self`. */
   int (*reduce)(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error);
   int (*pack)(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error);
+  int (*adasum)(void* self, void* stream, const ha_cuda_adasum* job, ha_cuda_error* error);
 
   /* The functions below do not wait, and any thread may call them at any time. */
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "execute/kernels/adasum_lanes.h"
 #include "execute/kernels/reduce_plan.h"
 
 namespace horoacc {
@@ -81,6 +82,8 @@ void AdasumProducts(std::span<const void* const> sources, size_t first, size_t l
                                      .products = products.data()});
 }
 
+TwoPartSum FoldLanes(const double* lanes) { return Folded(lanes); }
+
 void AddProducts(std::span<const TwoPartSum> products, std::span<TwoPartSum> sums) {
   for (size_t k = 0; k < sums.size(); ++k) {
     const Quad sum = static_cast<Quad>(sums[k].high) + sums[k].low + products[k].high +
@@ -90,10 +93,13 @@ void AddProducts(std::span<const TwoPartSum> products, std::span<TwoPartSum> sum
   }
 }
 
-std::vector<double> AdasumFactors(std::span<const TwoPartSum> products, size_t ranks) {
+std::vector<double> AdasumFactors(std::span<const TwoPartSum> products, size_t ranks,
+                                  const Scale& scale) {
   Tree tree(products, ranks);
   tree.Combine(0, ranks);
-  return std::move(tree).Take();
+  std::vector<double> factors = std::move(tree).Take();
+  for (double& factor : factors) factor *= scale.pre * scale.post;
+  return factors;
 }
 
 void AdasumCombine(std::span<const void* const> sources, std::span<const double> factors,

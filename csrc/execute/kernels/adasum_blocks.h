@@ -1,7 +1,6 @@
 #pragma once
 // The loops of Adasum. Included only by the reduce_<isa>.cc files.
-#include "execute/kernels/adasum_kernels.h"
-#include "execute/kernels/reduce_elements.h"
+#include "execute/kernels/adasum_lanes.h"
 
 namespace horoacc {
 namespace {
@@ -18,57 +17,28 @@ struct Wide {
   }
 };
 
-using Lanes [[gnu::vector_size(kProductLanes * sizeof(double)), gnu::aligned(8)]] = double;
+using Lanes [[gnu::vector_size(kProductLanes * sizeof(double))]] = double;
+using LanesInMemory [[gnu::aligned(8)]] = Lanes;
 
-/// The products of one block of two sources, added to lanes with twice the digits: what rounding
-/// takes from a sum (D. Knuth) and from a product (T. Dekker) is a float64 itself, and is added up
-/// apart (T. Ogita, S. Rump and S. Oishi, "Accurate Sum and Dot Product", 2005). Products of
-/// narrower numbers are exact.
+/// The products of one block of two sources, added to lanes.
 template <typename E>
 void AddBlock(const double* left, const double* right, size_t count, double* lanes) {
-  constexpr double kSplit = (1 << 27) + 1;
-  Lanes high = *reinterpret_cast<const Lanes*>(lanes);
-  Lanes low = *reinterpret_cast<const Lanes*>(lanes + kProductLanes);
+  Lanes high = *reinterpret_cast<const LanesInMemory*>(lanes);
+  Lanes low = *reinterpret_cast<const LanesInMemory*>(lanes + kProductLanes);
   for (size_t k = 0; k < count; k += kProductLanes) {
-    const Lanes a = *reinterpret_cast<const Lanes*>(left + k);
-    const Lanes b = *reinterpret_cast<const Lanes*>(right + k);
-    const Lanes product = a * b;
-    if constexpr (sizeof(typename E::Acc) == sizeof(double)) {
-      const Lanes a_scaled = a * kSplit;
-      const Lanes b_scaled = b * kSplit;
-      const Lanes a_high = a_scaled - (a_scaled - a);
-      const Lanes b_high = b_scaled - (b_scaled - b);
-      const Lanes a_low = a - a_high;
-      const Lanes b_low = b - b_high;
-      low += ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;
-    }
-    const Lanes sum = high + product;
-    const Lanes added = sum - high;
-    low += (high - (sum - added)) + (product - added);
-    high = sum;
+    const Lanes a = *reinterpret_cast<const LanesInMemory*>(left + k);
+    const Lanes b = *reinterpret_cast<const LanesInMemory*>(right + k);
+    AddProduct<kExactProducts<E>>(a, b, &high, &low);
   }
-  *reinterpret_cast<Lanes*>(lanes) = high;
-  *reinterpret_cast<Lanes*>(lanes + kProductLanes) = low;
-}
-
-/// Adds up the lanes of a pair.
-HA_INLINE TwoPartSum Folded(const double* lanes) {
-  TwoPartSum folded;
-  for (size_t lane = 0; lane < kProductLanes; ++lane) {
-    const double sum = folded.high + lanes[lane];
-    const double added = sum - folded.high;
-    folded.low += (folded.high - (sum - added)) + (lanes[lane] - added);
-    folded.low += lanes[kProductLanes + lane];
-    folded.high = sum;
-  }
-  return folded;
+  *reinterpret_cast<LanesInMemory*>(lanes) = high;
+  *reinterpret_cast<LanesInMemory*>(lanes + kProductLanes) = low;
 }
 
 template <typename E>
 void ProductsOf(const ProductsJob& job) {
   const size_t pairs = job.source_count * (job.source_count + 1) / 2;
   double* const sums = job.scratch + job.source_count * kProductBlock;
-  for (size_t k = 0; k < pairs * 2 * kProductLanes; ++k) sums[k] = 0;
+  for (size_t k = 0; k < pairs * kPairDoubles; ++k) sums[k] = 0;
   for (size_t at = job.first; at < job.last; at += kProductBlock) {
     const size_t left = job.last - at;
     const size_t count = left < kProductBlock ? left : kProductBlock;
@@ -80,14 +50,14 @@ void ProductsOf(const ProductsJob& job) {
     }
     double* lanes = sums;
     for (size_t b = 0; b < job.source_count; ++b) {
-      for (size_t a = 0; a <= b; ++a, lanes += 2 * kProductLanes) {
+      for (size_t a = 0; a <= b; ++a, lanes += kPairDoubles) {
         AddBlock<E>(job.scratch + a * kProductBlock, job.scratch + b * kProductBlock, rounded,
                     lanes);
       }
     }
   }
   for (size_t pair = 0; pair < pairs; ++pair)
-    job.products[pair] = Folded(sums + pair * 2 * kProductLanes);
+    job.products[pair] = Folded(sums + pair * kPairDoubles);
 }
 
 template <typename E>

@@ -55,11 +55,6 @@ void FoldComplexProduct(const void* const* sources, size_t count, Complex<T>* ou
   AddParts(straight, crossed, count, out);
 }
 
-template <typename T>
-inline constexpr bool kIsComplex = false;
-template <typename T>
-inline constexpr bool kIsComplex<Complex<T>> = true;
-
 /// The loops that a reduction is put together from.
 template <typename E>
 struct Folds {

@@ -23,6 +23,10 @@ template <typename T>
 struct Complex {
   T real, imaginary;
 };
+template <typename T>
+inline constexpr bool kIsComplex = false;
+template <typename T>
+inline constexpr bool kIsComplex<Complex<T>> = true;
 
 /// Accumulators that are float or double, or vectors of these.
 template <typename T>
@@ -50,6 +54,9 @@ struct Product {
   HA_INLINE static T Apply(T a, T b) {
     if constexpr (kIsInteger<T>) {
       return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    } else if constexpr (kIsComplex<T>) {  // on GPUs; CPUs have loops for it (reduce_blocks.h)
+      return {a.real * b.real - a.imaginary * b.imaginary,
+              a.real * b.imaginary + a.imaginary * b.real};
     } else {
       return a * b;
     }

@@ -25,17 +25,10 @@ void CombineChunk(const SetContext& context, const ReducePiece& piece, uint64_t 
                 std::min(first + kAdasumChunk, piece.count), piece.type);
 }
 
-/// Adasum grows with its input, so that scaling before is scaling after.
-std::vector<double> ScaledFactors(const ReducePiece& piece, uint32_t ranks,
-                                  const std::vector<TwoPartSum>& products) {
-  std::vector<double> factors = AdasumFactors(products, ranks);
-  for (double& factor : factors) factor *= piece.scale.pre * piece.scale.post;
-  return factors;
-}
-
 }  // namespace
 
-AdasumSlices::AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList list)
+AdasumSlices::AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList list,
+                           const std::vector<std::byte*>& untold)
     : context_(context), slot_(slot), list_(std::move(list)), factors_(list_.pieces.size()) {
   uint64_t chunks = 0;
   for (const ReducePiece& piece : list_.pieces) {
@@ -45,10 +38,18 @@ AdasumSlices::AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList
   starts_.push_back(chunks);
   const uint64_t owners = context_.present.size();
   const uint64_t places = (chunks + owners - 1) / owners;
+  told_at_ = places * ProductCount(context_.ranks) * sizeof(TwoPartSum);
   own_ = static_cast<std::byte*>(
-      context_.staging->Allocate(places * ProductCount(context_.ranks) * sizeof(TwoPartSum)));
+      context_.staging->Allocate(told_at_ + untold.size() * sizeof(uint64_t)));
   failed_ = own_ == nullptr;
+  for (size_t t = 0; t < untold.size() && !failed_; ++t) {
+    if (list_.pieces[t].count == 0) continue;
+    failed_ = !context_.staging->Contains(untold[t]);
+    reinterpret_cast<uint64_t*>(own_ + told_at_)[t] =
+        static_cast<uint64_t>(untold[t] - context_.memory[context_.me]);
+  }
   if (failed_) return;
+  knows_all_ = untold.empty();
   RankProgress& mine = slot_.rank(context_.me);
   mine.staging.store(static_cast<uint64_t>(own_ - context_.memory[context_.me]),
                      std::memory_order_relaxed);
@@ -79,9 +80,29 @@ const std::vector<double>& AdasumSlices::FactorsOf(size_t piece) {
     std::vector<TwoPartSum> products(ProductCount(context_.ranks));
     for (uint64_t chunk = starts_[piece]; chunk < starts_[piece + 1]; ++chunk)
       AddProducts({Products(chunk), products.size()}, products);
-    factors_[piece] = ScaledFactors(list_.pieces[piece], context_.ranks, products);
+    factors_[piece] = AdasumFactors(products, context_.ranks, list_.pieces[piece].scale);
   }
   return factors_[piece];
+}
+
+bool AdasumSlices::AllHaveTold() const {
+  return std::ranges::all_of(context_.present, [&](uint32_t rank) {
+    return slot_.rank(rank).exposed.load(std::memory_order_acquire) > 0;
+  });
+}
+
+void AdasumSlices::FindTensors() {
+  for (size_t k = 0; k < context_.present.size(); ++k) {
+    const uint32_t rank = context_.present[k];
+    std::byte* const memory = context_.memory[rank];
+    const auto* const told = reinterpret_cast<const uint64_t*>(
+        memory + slot_.rank(rank).staging.load(std::memory_order_relaxed) + told_at_);
+    for (size_t t = 0; t < list_.pieces.size(); ++t) {
+      ReducePiece& piece = list_.pieces[t];
+      if (piece.count > 0) piece.sources[rank] = piece.destinations[k] = memory + told[t];
+    }
+  }
+  knows_all_ = true;
 }
 
 bool AdasumSlices::Advance() {
@@ -90,12 +111,13 @@ bool AdasumSlices::Advance() {
   if (unit >= 2 * chunks) return false;
   TwoPartSum* const products = unit < chunks ? Products(unit) : nullptr;
   const bool ready = unit < chunks
-                         ? products != nullptr
+                         ? products != nullptr && (knows_all_ || AllHaveTold())
                          : slot_.slices_done.value.load(std::memory_order_acquire) >= chunks;
   if (!ready) return false;
   if (!slot_.next_slice.value.compare_exchange_strong(unit, unit + 1, std::memory_order_relaxed)) {
     return true;  // another rank took it; there may be a next one
   }
+  if (!knows_all_) FindTensors();  // no rank ends before this unit is done
   const size_t index = PieceOf(unit % chunks);
   const ReducePiece& piece = list_.pieces[index];
   const uint64_t chunk = unit % chunks - starts_[index];
@@ -122,7 +144,7 @@ void AdasumSlices::CombineAll(const SetContext& context, const ReduceList& list)
       MultiplyChunk(piece, ranks, chunk, products.data());
       AddProducts(products, sums);
     }
-    const std::vector<double> factors = ScaledFactors(piece, ranks, sums);
+    const std::vector<double> factors = AdasumFactors(sums, ranks, piece.scale);
     for (uint64_t chunk = 0; chunk < ChunksOf(piece); ++chunk)
       CombineChunk(context, piece, chunk, factors);
   }

@@ -13,7 +13,10 @@ namespace horoacc {
 /// to its bucket. The products of chunk k lie in the memory of the ranks that take part, in turn.
 class AdasumSlices final : public Execution {
  public:
-  AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList list);
+  /// `untold`: where this rank's tensors lie, in place, if its row did not say: they have come from
+  /// a GPU since. Then all ranks tell each other here, and the list has no pointers yet.
+  AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList list,
+               const std::vector<std::byte*>& untold = {});
   ~AdasumSlices() override;
   bool Advance() override;
   [[nodiscard]] bool complete() const override;
@@ -27,13 +30,18 @@ class AdasumSlices final : public Execution {
   /// Where the products of a chunk lie; nullptr until the rank that has the place is here.
   [[nodiscard]] TwoPartSum* Products(uint64_t chunk) const;
   const std::vector<double>& FactorsOf(size_t piece);
+  [[nodiscard]] bool AllHaveTold() const;
+  /// Takes what all ranks have told of untold tensors.
+  void FindTensors();
 
   const SetContext& context_;
   ExecSlot& slot_;
   ReduceList list_;
   std::vector<uint64_t> starts_;  ///< first chunk of every piece, and the number of chunks
   std::vector<std::vector<double>> factors_;
-  std::byte* own_ = nullptr;
+  std::byte* own_ = nullptr;  ///< products, and from told_at_ on the offsets of untold tensors
+  uint64_t told_at_ = 0;
+  bool knows_all_ = false;
   bool failed_ = false;
 };
 

@@ -106,7 +106,7 @@ void AppendPieces(const SetSegment& control, const SetContext& context, TensorKe
     const uint32_t r = context.present[k];
     const auto tensors = TensorsOf(control.row(r, key.id, key.generation), context.memory[r]);
     for (size_t t = 0; t < tensors.size(); ++t) {
-      if (list.pieces[first + t].count == 0) continue;
+      if (list.pieces[first + t].count == 0 || tensors[t].input == kPrivate) continue;
       list.pieces[first + t].sources[r] = context.memory[r] + tensors[t].input;
       list.pieces[first + t].destinations[k] = context.memory[r] + tensors[t].output;
     }

@@ -41,8 +41,7 @@ Status DeviceCalls::CheckMode(const ProcessSet& set) const {
 
 // Otherwise the tensors are copied to the host at once. Those that stay may still be copied later,
 // if the ranks do not agree on a mode in which GPUs reduce.
-bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
-  const Request& request = submission.request;
+bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Request& request) const {
   if (job_.settings.check_numerics) return false;
   if (set.multi_host && !StaysOnHostsGpus(*set.multi_host, request)) return false;
   const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
@@ -85,7 +84,7 @@ Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
   }
   HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
                                                   tensors, job_.settings.gpu_chunk_bytes));
-  if (!StaysOnGpu(set, submission)) {
+  if (!StaysOnGpu(set, request)) {
     HA_ASSIGN(const uint64_t fetched, entry.device->CopyToHost());
     job_.counters.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
   }

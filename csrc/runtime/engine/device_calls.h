@@ -54,7 +54,7 @@ class DeviceCalls {
 
  private:
   Result<bool> PublishCopied(ProcessSet& set);
-  [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Submission& submission) const;
+  [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Request& request) const;
   [[nodiscard]] Result<bool> MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const;
 
   Job& job_;

@@ -108,8 +108,14 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
       for (const auto& entry : running.entries) {
         AppendPieces(*set.control, context, {entry->id, entry->generation}, true, list);
       }
-      if (decision.path == Path::kAdasumSlices)
-        return std::make_unique<AdasumSlices>(context, slot, std::move(list));
+      if (decision.path == Path::kAdasumSlices) {
+        std::vector<std::byte*> untold;
+        for (const auto& entry : running.entries) {
+          for (size_t t = 0; t < entry->tensors.size() && !decision.shared; ++t)
+            untold.push_back(entry->tensors[t].output);
+        }
+        return std::make_unique<AdasumSlices>(context, slot, std::move(list), untold);
+      }
       if (devices_.RunsPipelined(set, running)) {
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});

@@ -5,6 +5,7 @@
 #include "execute/cuda/host/device_run.h"
 #include "execute/cuda/host/exchange_run.h"
 #include "execute/cuda/host/leader_run.h"
+#include "execute/cuda/host/shard_run.h"
 #include "execute/cuda/host/stream_run.h"
 #include "execute/cuda/nccl/nccl_run.h"
 #include "execute/cuda/persistent/kernel_run.h"
@@ -23,10 +24,10 @@ size_t BufferBytes(const Settings& settings) {
 }
 
 // Sums of complex numbers are those of their parts.
-ExchangePiece::Shard InReals(ExchangePiece::Shard shard) {
-  const DType real = RealOf(shard.type);
-  const uint64_t each = SizeOf(shard.type) / SizeOf(real);
-  shard.type = real;
+ExchangePiece::Shard InParts(ExchangePiece::Shard shard) {
+  const DType part = cuda::ReducedAs(shard.type, shard.op);
+  const uint64_t each = SizeOf(shard.type) / SizeOf(part);
+  shard.type = part;
   shard.first *= each;
   shard.last *= each;
   return shard;
@@ -72,7 +73,7 @@ bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks) {
   const Scale scale{request.prescale, request.postscale, divisor};
   return request.collective == Collective::kAllreduce &&
          std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
-           return cuda::NcclReduces(RealOf(tensor.type), request.op, scale);
+           return cuda::NcclReduces(cuda::ReducedAs(tensor.type, request.op), request.op, scale);
          });
 }
 
@@ -186,19 +187,25 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
   std::vector<cuda::DeviceCall*> calls;
   std::vector<cuda::BucketTensor> tensors;
   uint64_t bytes = 0;
+  bool adasum = false, complex = false;
   for (const auto& entry : running.entries) {
     const Request& request = entry->request;
     const double divisor =
         request.op == ReduceOp::kAverage ? static_cast<double>(set.context.ranks) : 1.0;
+    adasum = request.op == ReduceOp::kAdasum && set.context.ranks > 1;
+    // One vector has nothing to be combined with.
+    const bool alone = request.op == ReduceOp::kAdasum && !adasum;
+    const ReduceOp op = alone ? ReduceOp::kSum : request.op;
     calls.push_back(entry->device.get());
     for (size_t t = 0; t < request.tensors.size(); ++t) {
       const TensorMeta& tensor = request.tensors[t];
-      const DType real = RealOf(tensor.type);
+      const DType type = cuda::ReducedAs(tensor.type, op);
+      complex = complex || IsComplex(type);
       tensors.push_back({.input = static_cast<const std::byte*>(entry->device->source(t)),
                          .output = static_cast<std::byte*>(entry->device->target(t)),
-                         .count = tensor.bytes() / SizeOf(real),
-                         .type = real,
-                         .op = request.op,
+                         .count = tensor.bytes() / SizeOf(type),
+                         .type = type,
+                         .op = op,
                          .scale = {request.prescale, request.postscale, divisor}});
       bytes += tensor.bytes();
     }
@@ -213,7 +220,18 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
     job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
                      entry->display_name, cuda::NameOf(mode));
   }
+  std::unique_ptr<cuda::AdasumSums> sums;
+  if (adasum) {
+    auto made = cuda::AdasumSums::Make(*set.gpu_group, tensors, calls[0]->blocks(), set.context);
+    if (!made.ok()) {
+      status = made.error();
+      return nullptr;
+    }
+    sums = std::move(made).value();
+  }
   cuda::Bucket bucket(*set.gpu_group, std::move(tensors));
+  if (adasum || (complex && mode == GpuMode::kKernel))
+    return std::make_unique<cuda::ShardRun>(std::move(bucket), std::move(calls), std::move(sums));
   if (mode == GpuMode::kLeader)
     return std::make_unique<cuda::LeaderRun>(std::move(bucket), std::move(calls));
   if (mode == GpuMode::kNccl)
@@ -244,7 +262,7 @@ std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const
       entry->tensors[t].output = made.value();
     }
     for (ExchangePiece& piece : ExchangePieces(set, *entry)) {
-      for (ExchangePiece::Shard& shard : piece.shards) shard = InReals(shard);
+      for (ExchangePiece::Shard& shard : piece.shards) shard = InParts(shard);
       pieces.push_back(std::move(piece));
     }
   }

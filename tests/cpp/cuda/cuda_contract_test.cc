@@ -15,7 +15,7 @@
 #include "mock_cuda/mock_kernels.h"
 #include "support/check.h"
 
-extern "C" const ha_cuda_plugin* horoacc_cuda_plugin_v7();
+extern "C" const ha_cuda_plugin* horoacc_cuda_plugin_v8();
 
 namespace {
 
@@ -25,7 +25,7 @@ constexpr size_t kPage = 4096;
 constexpr size_t kShare = size_t{2} << 20;
 constexpr size_t kMany = 150;  // tensors of a pack that needs a table
 
-const ha_cuda_plugin& Calls() { return *horoacc_cuda_plugin_v7(); }
+const ha_cuda_plugin& Calls() { return *horoacc_cuda_plugin_v8(); }
 
 /// After these no function fails: they give something back, or there is another way.
 bool IsTolerated(const std::string& call) {
@@ -178,6 +178,15 @@ bool Add(Plugin& plugin, void* stream, const Memory& one, const Memory& other, s
   return plugin.Call(&ha_cuda_plugin::reduce, stream, &job);
 }
 
+/// Products of one source with itself, into pinned memory.
+bool Square(Plugin& plugin, void* stream, const Memory& from, void* sums) {
+  const void* const source = from.at();
+  const ha_cuda_adasum job{&source, 1,      100, static_cast<int>(DType::kFloat32),
+                           0,       0,      1,   static_cast<double*>(sums),
+                           nullptr, nullptr};
+  return plugin.Call(&ha_cuda_plugin::adasum, stream, &job);
+}
+
 bool Write(Plugin& plugin, void* stream, const std::vector<uint32_t*>& words, uint32_t value) {
   return plugin.Call(&ha_cuda_plugin::write_words, stream, words.data(), words.size(), value);
 }
@@ -234,6 +243,7 @@ void UseAll(int device) {
           }
           const bool words = pinned && Write(plugin, stream, {pages.word(1500)}, 5U) &&
                              Await(plugin, stream, {pages.word(1500)}, 5U);
+          const bool squared = pinned && Square(plugin, stream, a, pages.word(1400));
           ha_cuda_program program{};
           program.watch = reinterpret_cast<ha_cuda_watch*>(pages.word(1600));
           const bool ran = pinned && plugin.Call(&ha_cuda_plugin::run_program, stream,
@@ -248,7 +258,8 @@ void UseAll(int device) {
             plugin.Drop(&ha_cuda_plugin::close_memory, opened);
           mock::RunStreams();
           if (plugin.failures() == 0) {
-            CHECK(words && ran);
+            CHECK(words && squared && ran);
+            CHECK_EQ(*reinterpret_cast<double*>(pages.word(1400)), 1.0);
             CHECK_EQ(b.number(50), 0x01010101);
             CHECK_EQ(b.number(99), 0x01010101);
             CHECK_EQ(b.number(2699 / 4), 0x01010101);

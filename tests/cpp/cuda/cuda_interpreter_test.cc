@@ -183,6 +183,8 @@ TEST(WhatDoesNotFitIsRefused) {
   refuses(CompileSchedule(*ring, {.count = 1, .sizes = {1, 1, 1, 1}}), "0 sizes are needed, not 4");
   refuses(CompileSchedule(*scatter, {.sizes = {1, 2}}), "4 sizes are needed, not 2");
   refuses(CompileSchedule(*ring, {.type = DType::kComplex64, .count = 1}), "no sum of complex64");
+  refuses(CompileSchedule(*ring, {.type = DType::kComplex64, .op = ReduceOp::kProduct, .count = 1}),
+          "no product of complex");
   refuses(CompileSchedule(*ring, {.op = ReduceOp::kAdasum, .count = 1}), "no adasum of float32");
   refuses(CompileFixed(KernelKind::kSchedule, 4, {.count = 1}), "are allreduces");
   refuses(CompileFixed(KernelKind::kOneShot, 0, {.count = 1}), "1 to 64 ranks, not 0");

@@ -109,7 +109,7 @@ void CheckJob(const Sources& sources, DType type, ReduceOp op, const Scale& scal
 }
 
 void CheckSources(size_t ranks) {
-  for (int t = 0; t <= static_cast<int>(DType::kFloat64); ++t) {
+  for (int t = 0; t < kDTypeCount; ++t) {
     const auto type = static_cast<DType>(t);
     const size_t unit = SizeOf(type);
     const Sources sources(type, ranks, kMost);
@@ -118,6 +118,7 @@ void CheckSources(size_t ranks) {
                               {1, 3, 7, false},   {unit / 2, 1, 0, true}};
     for (const ReduceOp op : kOps) {
       if (!CheckReducible(type, op).ok()) continue;
+      if (IsComplex(type) && op != ReduceOp::kProduct) continue;  // sums of their parts
       const double divisor = op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
       for (const Scale scale :
            {Scale{1, 1, divisor}, Scale{0.5, 1, divisor}, Scale{0.3, 0.7, divisor},

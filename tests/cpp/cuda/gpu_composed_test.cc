@@ -5,7 +5,6 @@
 #include <random>
 
 #include "fake_cuda/gpu_calls.h"
-#include "support/run_numbers.h"
 
 namespace horoacc::testing {
 namespace {
@@ -30,29 +29,6 @@ std::vector<CaseTensor> Tensors(uint32_t ranks) {
       tensors.push_back({of, ReduceOp::kSum, {0.5, 0.25, 1.0}, count});
   }
   return tensors;
-}
-
-/// Memory of a GPU that the host reads and writes when no work is under way.
-class OnDevice {
- public:
-  OnDevice(int device, size_t bytes) : data_(fake_cuda_allocate(device, bytes)) {}
-  ~OnDevice() { fake_cuda_free(data_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  [[nodiscard]] void* data() const { return data_; }
-  [[nodiscard]] void* host() const { return fake_cuda_real(data_); }
-
- private:
-  void* const data_;
-};
-
-Submission Allreduce(const std::string& name, const CaseTensor& tensor, const void* input,
-                     void* output) {
-  Submission submission = Make(Collective::kAllreduce, name, tensor.type,
-                               {static_cast<int64_t>(tensor.count)}, input, output, tensor.op);
-  submission.request.prescale = tensor.scale.pre;
-  submission.request.postscale = tensor.scale.post;
-  return submission;
 }
 
 // The same call twice, for the first one finds out what the GPUs can.

@@ -5,15 +5,16 @@
 #include <random>
 #include <vector>
 
+#include "execute/adasum_oracle.h"
 #include "execute/kernels/half.h"
 #include "execute/kernels/reduce_plan.h"
 #include "support/check.h"
 
 using namespace horoacc;
+using oracle::Combined;
+using oracle::Vector;
 
 namespace {
-
-using Vector = std::vector<double>;
 
 std::vector<Vector> Vectors(size_t ranks, size_t count) {
   std::mt19937_64 random(ranks * 1000 + count);
@@ -23,29 +24,6 @@ std::vector<Vector> Vectors(size_t ranks, size_t count) {
     for (double& x : vector) x = normal(random) + 0.3;
   }
   return vectors;
-}
-
-double Dot(const Vector& a, const Vector& b) {
-  long double sum = 0;
-  for (size_t k = 0; k < a.size(); ++k) sum += static_cast<long double>(a[k]) * b[k];
-  return static_cast<double>(sum);
-}
-
-/// The formula on vectors that are really combined.
-Vector Combined(const std::vector<Vector>& vectors, size_t first, size_t last) {
-  if (last - first == 1) return vectors[first];
-  size_t left = 1;
-  while (left * 2 < last - first) left *= 2;
-  const Vector a = Combined(vectors, first, first + left);
-  const Vector b = Combined(vectors, first + left, last);
-  const double dot = Dot(a, b);
-  const double aa = Dot(a, a);
-  const double bb = Dot(b, b);
-  Vector out(a.size());
-  for (size_t k = 0; k < out.size(); ++k) {
-    out[k] = (aa > 0 ? 1 - dot / (2 * aa) : 1) * a[k] + (bb > 0 ? 1 - dot / (2 * bb) : 1) * b[k];
-  }
-  return out;
 }
 
 std::vector<const void*> Pointers(const std::vector<Vector>& vectors) {

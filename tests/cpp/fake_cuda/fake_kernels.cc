@@ -20,6 +20,16 @@ struct Reducing {
   }
 };
 
+struct Combining {
+  const AdasumPlan& plan;
+
+  template <typename E>
+  void Take() const {
+    for (uint32_t thread = 0; thread < kThreads; ++thread)
+      GridAdasum<E>(plan.args).Run({0, 1, thread, kThreads});
+  }
+};
+
 struct Packing {
   const PackPlan& plan;
 
@@ -39,6 +49,8 @@ struct Packing {
 void RunReduce(const cuda::ReducePlan& plan) {
   ChooseReduce(plan.type, plan.op, plan.args.operands.sources, plan.scaled, Reducing{plan});
 }
+
+void RunAdasum(const cuda::AdasumPlan& plan) { ChooseAdasum(plan.type, Combining{plan}); }
 
 void RunPack(const cuda::PackPlan& plan) {
   ChoosePack(plan.from, plan.to, plan.as_bytes, Packing{plan});

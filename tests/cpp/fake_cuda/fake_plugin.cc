@@ -63,6 +63,20 @@ int Reduce(void*, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error)
   return 0;
 }
 
+int Adasum(void*, void* stream, const ha_cuda_adasum* job, ha_cuda_error* error) {
+  auto plan = horoacc::cuda::PlanAdasum(*job);
+  if (!plan.ok()) return Fail(error, plan.error().message.c_str());
+  auto& args = plan.value().args;
+  if (args.sums != nullptr && !IsPinned(args.sums, sizeof *args.sums))
+    return Fail(error, "sums that are not pinned (fake)");
+  for (size_t s = 0; s < job->source_count; ++s) {
+    args.source[s] = static_cast<const char*>(Real(args.source[s]));
+    args.destination[s] = static_cast<char*>(Real(args.destination[s]));
+  }
+  StreamOf(stream).Put([plan = plan.value()] { RunAdasum(plan); });
+  return 0;
+}
+
 int Pack(void*, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
   if (TheWorld().broken) return Fail(error, "the GPU has fallen off the bus (fake)");
   std::vector<horoacc::cuda::Tensor> tensors;
@@ -188,6 +202,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .close = Close,
                                     .reduce = Reduce,
                                     .pack = Pack,
+                                    .adasum = Adasum,
                                     .pin = Pin,
                                     .unpin = Unpin,
                                     .create_stream = CreateStream,
@@ -211,7 +226,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v7() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v8() {
   return &kPlugin;
 }
 

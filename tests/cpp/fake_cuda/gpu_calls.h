@@ -7,6 +7,7 @@
 
 #include "fake_cuda/fake_cuda.h"
 #include "support/ranks.h"
+#include "support/run_numbers.h"
 
 namespace horoacc::testing {
 
@@ -43,6 +44,29 @@ class Numbers {
   int32_t* const data_;
   const size_t count_;
 };
+
+/// Memory of a GPU that the host reads and writes when no work is under way.
+class OnDevice {
+ public:
+  OnDevice(int device, size_t bytes) : data_(fake_cuda_allocate(device, bytes)) {}
+  ~OnDevice() { fake_cuda_free(data_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] void* host() const { return fake_cuda_real(data_); }
+
+ private:
+  void* const data_;
+};
+
+inline Submission Allreduce(const std::string& name, const CaseTensor& tensor, const void* input,
+                            void* output) {
+  Submission submission = Make(Collective::kAllreduce, name, tensor.type,
+                               {static_cast<int64_t>(tensor.count)}, input, output, tensor.op);
+  submission.request.prescale = tensor.scale.pre;
+  submission.request.postscale = tensor.scale.post;
+  return submission;
+}
 
 inline Submission OnGpu(Collective collective, const std::string& name, const Numbers& input,
                         const Numbers* output, void* stream, int root = 0, int device = 0) {

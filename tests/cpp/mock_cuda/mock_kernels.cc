@@ -14,6 +14,7 @@ using cuda::PackItem;
 // Stubs with the parameters of the kernels; nobody calls them.
 void ReduceKernel(cuda::ReduceArgs) {}
 void PackTable(cuda::PackArgs) {}
+void AdasumKernel(cuda::AdasumArgs) {}
 
 uint32_t last_blocks = 0;
 
@@ -28,6 +29,11 @@ void RunReduce(const cuda::Operands& operands) {
     std::memcpy(BytesAt(operands.destination[d]), sums.data(), operands.count * sizeof(int32_t));
 }
 
+/// The number of sources, in the first lane.
+void RunAdasum(const cuda::AdasumArgs& args) {
+  *static_cast<double*>(BytesAt(args.sums)) = args.sources;
+}
+
 void RunPack(const cuda::PackArgs& args) {
   const auto* const items = static_cast<const PackItem*>(BytesAt(args.items));
   for (uint32_t i = 0; i < args.item_count; ++i)
@@ -38,6 +44,7 @@ void RunPack(const cuda::PackArgs& args) {
 
 bool IsKernel(const void* kernel) {
   return kernel == reinterpret_cast<const void*>(ReduceKernel) ||
+         kernel == reinterpret_cast<const void*>(AdasumKernel) ||
          kernel == reinterpret_cast<const void*>(PackTable);
 }
 
@@ -45,6 +52,8 @@ std::function<void()> KernelOf(const void* kernel, void** arguments, uint32_t bl
   last_blocks = blocks;
   if (kernel == reinterpret_cast<const void*>(ReduceKernel))
     return [args = *static_cast<cuda::ReduceArgs*>(arguments[0])] { RunReduce(args.operands); };
+  if (kernel == reinterpret_cast<const void*>(AdasumKernel))
+    return [args = *static_cast<cuda::AdasumArgs*>(arguments[0])] { RunAdasum(args); };
   return [args = *static_cast<cuda::PackArgs*>(arguments[0])] { RunPack(args); };
 }
 
@@ -59,6 +68,10 @@ cudaError_t FindKernels() { return mock::Begin("cudaFuncGetAttributes"); }
 
 cudaError_t LaunchReduce(const ReducePlan& plan, const Place& place) {
   return LaunchResident(mock::ReduceKernel, plan.args.operands.count, place, plan.args);
+}
+
+cudaError_t LaunchAdasum(const AdasumPlan& plan, const Place& place) {
+  return LaunchResident(mock::AdasumKernel, plan.args.count, place, plan.args);
 }
 
 // A list without a table is the kernel's argument, which outlives the call.

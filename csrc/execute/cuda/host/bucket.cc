@@ -6,12 +6,13 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr uint64_t kRunAlignment = 256;    // of the first element of each kind
+constexpr uint64_t kRunAlignment = 256;  // of each kind; so windows end at multiples of 8 elements
 constexpr uint64_t kTensorAlignment = 16;  // so that a GPU's thread moves 16 bytes at once
 constexpr uint64_t kShardUnit = 64;        // elements; whole runs of 16 bytes of every type
 
 bool IsMoreOf(const BucketRun& run, const BucketTensor& tensor) {
-  return run.type == tensor.type && run.op == tensor.op && run.scale == tensor.scale;
+  return run.type == tensor.type && run.op == tensor.op && run.scale == tensor.scale &&
+         run.op != ReduceOp::kAdasum;
 }
 
 uint64_t EndOf(const BucketWindow& window) {
@@ -49,6 +50,14 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
   return windows;
 }
 
+std::pair<uint64_t, uint64_t> ShardOf(const GpuGroup& group, uint64_t count) {
+  const uint64_t units = (count + kShardUnit - 1) / kShardUnit;
+  const auto edge = [&](uint64_t rank) {
+    return std::min(count, units * rank / group.ranks() * kShardUnit);
+  };
+  return {edge(group.me()), edge(uint64_t{group.me()} + 1)};
+}
+
 Bucket::Bucket(GpuGroup& group, std::vector<BucketTensor> tensors)
     : group_(group),
       tensors_(std::move(tensors)),
@@ -83,11 +92,8 @@ Status Bucket::ReduceAll(size_t window) const {
 
 Status Bucket::ReduceShard(size_t window) const {
   for (const BucketRun& run : windows_[window].runs) {
-    const uint64_t units = (run.count + kShardUnit - 1) / kShardUnit;
-    const auto edge = [&](uint64_t rank) {
-      return std::min(run.count, units * rank / group_.ranks() * kShardUnit);
-    };
-    HA_TRY(Reduce(run, edge(group_.me()), edge(group_.me() + 1)));
+    const auto [first, last] = ShardOf(group_, run.count);
+    HA_TRY(Reduce(run, first, last));
   }
   return {};
 }

@@ -3,6 +3,7 @@
 // pure function, so all ranks cut alike.
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -30,7 +31,7 @@ struct BucketPart {
 };
 
 /// Elements of one kind, one after the other in the buffer, which one launch reduces. What lies
-/// between tensors goes with them.
+/// between tensors goes with them. Each tensor of an Adasum is of a kind of its own.
 struct BucketRun {
   uint64_t offset = 0;
   uint64_t count = 0;
@@ -48,6 +49,9 @@ struct BucketWindow {
 [[nodiscard]] std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors,
                                                   size_t buffer_bytes);
 
+/// This rank's shard of so many elements: the first, and the end.
+[[nodiscard]] std::pair<uint64_t, uint64_t> ShardOf(const GpuGroup& group, uint64_t count);
+
 /// The bucket of one decision: the launches of a mode, in this rank's part of a GPU group.
 class Bucket {
  public:
@@ -55,6 +59,7 @@ class Bucket {
 
   [[nodiscard]] GpuGroup& group() const { return group_; }
   [[nodiscard]] size_t windows() const { return windows_.size(); }
+  [[nodiscard]] const BucketWindow& window(size_t window) const { return windows_[window]; }
   /// Of the window; one launch reduces each.
   [[nodiscard]] const std::vector<BucketRun>& runs(size_t window) const {
     return windows_[window].runs;

@@ -27,7 +27,7 @@ void RetireSums(Gpu& gpu, PinnedBlocks& blocks, std::byte* block) {
 }  // namespace
 
 bool ComposedRun::Fits(DType type, ReduceOp op, const Scale& scale, bool wide) {
-  return !wide && RealOf(type) == type && CanReduce(type, op) &&
+  return !wide && RealOf(type) == type && CanReduce(type, op) && op != ReduceOp::kAdasum &&
          PartialTypeOf({.type = type, .op = op, .scale = scale}, wide) == type;
 }
 

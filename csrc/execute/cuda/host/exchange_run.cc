@@ -26,7 +26,7 @@ Result<bool> ExchangeRun::Go() {
       step_ = Step::kShown;
       return true;
     case Step::kShown: {
-      HA_ASSIGN(const bool told, Tell(&GpuPeerInfo::packed));
+      HA_ASSIGN(const bool told, TellBehind(ended_, &GpuPeerInfo::packed, number_));
       if (told) step_ = Step::kTake;
       return told;
     }
@@ -36,7 +36,7 @@ Result<bool> ExchangeRun::Go() {
       step_ = Step::kTaken;
       return true;
     case Step::kTaken: {
-      HA_ASSIGN(const bool told, Tell(&GpuPeerInfo::reduced));
+      HA_ASSIGN(const bool told, TellBehind(ended_, &GpuPeerInfo::reduced, number_));
       if (told) step_ = Step::kLeave;
       return told;
     }
@@ -46,12 +46,6 @@ Result<bool> ExchangeRun::Go() {
       if (++window_ == windows_.size()) HA_TRY(Complete());
       return true;
   }
-}
-
-Result<bool> ExchangeRun::Tell(std::atomic<uint64_t> GpuPeerInfo::* count) {
-  HA_ASSIGN(const bool ended, HasRun(ended_));
-  if (ended) group_.Tell(count, number_);
-  return ended;
 }
 
 Status ExchangeRun::Show() {

@@ -25,9 +25,6 @@ class ExchangeRun final : public GpuRun {
   [[nodiscard]] Result<bool> Go() override;
   [[nodiscard]] Status Show();
   [[nodiscard]] Status Take();
-  /// Tells the others in a count of this rank's peer info once the stream is through. False: it is
-  /// not.
-  [[nodiscard]] Result<bool> Tell(std::atomic<uint64_t> GpuPeerInfo::* count);
 
   const std::vector<ExchangePiece> pieces_;
   std::vector<Window> windows_;

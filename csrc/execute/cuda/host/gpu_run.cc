@@ -31,6 +31,13 @@ Result<bool> GpuRun::HasRun(const GpuEvent& event) {
   return run;
 }
 
+Result<bool> GpuRun::TellBehind(const GpuEvent& event, std::atomic<uint64_t> GpuPeerInfo::* count,
+                                uint64_t value) {
+  HA_ASSIGN(const bool ended, HasRun(event));
+  if (ended) group_.Tell(count, value);
+  return ended;
+}
+
 Status GpuRun::HandOver() const {
   HA_ASSIGN(const GpuEvent last, group_.Record());
   for (DeviceCall* call : calls_) call->EndOnDevice(last);

@@ -31,6 +31,10 @@ class GpuRun : public Execution {
   [[nodiscard]] Status AwaitTensors() const;
   /// Whether the GPU has come to the event; if not, the engine's threads poll.
   [[nodiscard]] Result<bool> HasRun(const GpuEvent& event);
+  /// Tells the others in a count of this rank's peer info once the GPU has come to the event.
+  /// False: it has not.
+  [[nodiscard]] Result<bool> TellBehind(const GpuEvent& event,
+                                        std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t value);
   /// The run is complete: the work that is on the stream by now yields the results.
   [[nodiscard]] Status Complete();
 

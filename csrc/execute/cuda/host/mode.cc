@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "execute/cuda/kernels/reduce_grid.h"
+#include "execute/kernels/reduce.h"
 
 namespace horoacc::cuda {
 namespace {
@@ -105,8 +106,7 @@ uint32_t KernelBlocks(Ranks ranks) {
 }
 
 bool CanReduce(DType type, ReduceOp op) {
-  if (IsComplex(type)) return op == ReduceOp::kSum || op == ReduceOp::kAverage;
-  return op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
+  return op <= ReduceOp::kProduct && CheckReducible(type, op).ok();
 }
 
 Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {

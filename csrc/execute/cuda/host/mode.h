@@ -15,9 +15,13 @@ namespace horoacc::cuda {
   return kGpuModes[static_cast<size_t>(mode)].first;
 }
 
-/// Whether GPUs can reduce it at all; otherwise the CPU does, whatever the mode. Complex numbers
-/// are two real ones each, which only a sum takes apart.
+/// Whether GPUs of one host can reduce it at all; otherwise the CPU does, whatever the mode.
 [[nodiscard]] bool CanReduce(DType type, ReduceOp op);
+
+/// The type of the elements that GPUs reduce: a complex number is two real ones, but in a product.
+[[nodiscard]] constexpr DType ReducedAs(DType type, ReduceOp op) {
+  return op == ReduceOp::kProduct ? type : RealOf(type);
+}
 
 /// The mode, never kAuto, for these ranks' traits by index. A pure function, so that all ranks
 /// choose alike. An error says why the `wanted` mode is impossible; kAuto never is.

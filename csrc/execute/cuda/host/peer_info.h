@@ -49,6 +49,8 @@ struct alignas(64) GpuPeerInfo {
   // On several hosts: windows of whose part a rail has the results, and whose results a rank has.
   std::atomic<uint64_t> stored{0};
   std::atomic<uint64_t> taken{0};
+  // Of an Adasum, which also counts in `stored`: where its products lie in the rank's memory.
+  std::atomic<uint64_t> sums{0};
   // Renewals of its kernels' memory: no kernel of before uses it; all of it is zeroed.
   std::atomic<uint64_t> drained{0};
   std::atomic<uint64_t> cleared{0};

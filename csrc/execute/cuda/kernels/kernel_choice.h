@@ -1,6 +1,7 @@
 #pragma once
 // Chooses the instances of the kernels by types and operations. A launcher on a GPU and a test on
 // the host visit the same ones.
+#include "execute/cuda/kernels/adasum_grid.h"
 #include "execute/cuda/kernels/half_elements.h"
 #include "execute/cuda/kernels/pack_grid.h"
 #include "execute/cuda/kernels/reduce_grid.h"
@@ -50,7 +51,8 @@ void ChooseTruth(ReduceOp op, uint32_t sources, Visit&& visit) {
   visit.template Take<E, 8>(Fixed<Max>{});
 }
 
-/// Calls visit.Take<element, most sources or 0>(operation) for a type of IsReducedHere().
+/// Calls visit.Take<element, most sources or 0>(operation) for a job that PlanReduce does not
+/// refuse.
 template <typename Visit>
 void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit&& visit) {
   switch (type) {
@@ -75,9 +77,20 @@ void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit&
       return ChooseFloat<Number<float>>(op, sources, visit);
     case DType::kFloat64:
       return ChooseFloat<Number<double>>(op, sources, visit);
-    default:
-      return;
+    case DType::kComplex64:
+      return visit.template Take<Number<Complex<float>>, 0>(Fixed<Product>{});
+    case DType::kComplex128:
+      return visit.template Take<Number<Complex<double>>, 0>(Fixed<Product>{});
   }
+}
+
+/// Calls visit.Take<element>() for a type of PlanAdasum.
+template <typename Visit>
+void ChooseAdasum(DType type, Visit&& visit) {
+  if (type == DType::kFloat16) return visit.template Take<Half>();
+  if (type == DType::kBFloat16) return visit.template Take<BrainHalf>();
+  if (type == DType::kFloat32) return visit.template Take<Number<float>>();
+  visit.template Take<Number<double>>();
 }
 
 /// Calls visit.Take<conversion>() for all types that PlanPack does not refuse.

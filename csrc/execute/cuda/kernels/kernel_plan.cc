@@ -49,7 +49,7 @@ Status CheckPack(const PackJob& job) {
 Result<ReducePlan> PlanReduce(const ReduceJob& job) {
   HA_TRY(CheckReducible(job.type, job.op));
   const bool adds = job.op <= ReduceOp::kProduct && job.op != ReduceOp::kAdasum;
-  if (!adds || IsComplex(job.type)) {
+  if (!adds || (IsComplex(job.type) && job.op != ReduceOp::kProduct)) {
     return Refused("no " + std::string(NameOf(job.op)) + " of " + std::string(NameOf(job.type)));
   }
   const size_t most = std::max(job.sources.size(), job.destinations.size());
@@ -73,6 +73,33 @@ Result<ReducePlan> PlanReduce(const ReduceJob& job) {
   plan.args.factors = FactorsOf(kernel);
   // A scaled truth value is the number 0 or 1, and its factor is truncated.
   if (job.type == DType::kBool) plan.args.factors.pre = Truncate(job.scale.pre) != 0 ? 1.0 : 0.0;
+  return plan;
+}
+
+Result<AdasumPlan> PlanAdasum(const ha_cuda_adasum& job) {
+  const auto type = static_cast<DType>(job.type);
+  if (!IsFloat(type)) return Refused("no adasum of this type");
+  const bool cut = job.begun % kProductLanes == 0 && job.begun < kAdasumChunk && job.step > 0 &&
+                   (job.sums != nullptr || job.factors != nullptr);
+  if (job.source_count == 0 || job.source_count > kMostSources || !cut) {
+    return Refused("adasum takes 1 to " + std::to_string(kMostSources) +
+                   " sources, cut at multiples of 8 elements, and sums or factors");
+  }
+  AdasumPlan plan;
+  plan.type = type;
+  AdasumArgs& args = plan.args;
+  args.sources = static_cast<uint32_t>(job.source_count);
+  args.sums = job.factors == nullptr ? job.sums : nullptr;
+  args.count = job.count;
+  args.begun = job.begun;
+  args.first = job.first;
+  args.step = job.step;
+  for (size_t s = 0; s < job.source_count; ++s) {
+    args.source[s] = static_cast<const char*>(job.sources[s]);
+    if (job.factors == nullptr) continue;
+    args.destination[s] = static_cast<char*>(job.destinations[s]);
+    args.factor[s] = job.factors[s];
+  }
   return plan;
 }
 

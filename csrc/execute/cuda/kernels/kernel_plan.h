@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/kernels/adasum_grid.h"
 #include "execute/cuda/kernels/pack_grid.h"
 #include "execute/cuda/kernels/reduce_grid.h"
 #include "execute/kernels/reduce.h"
@@ -18,9 +20,16 @@ struct ReducePlan {
   ReduceArgs args{};
 };
 
-/// The job's memory is the GPU's. At most kMostSources sources and as many destinations; types
-/// without complex numbers, operations from sum to product.
+/// The job's memory is the GPU's. At most kMostSources sources and as many destinations; operations
+/// from sum to product, of complex numbers only the last: their sums are those of their parts.
 [[nodiscard]] Result<ReducePlan> PlanReduce(const ReduceJob& job);
+
+struct AdasumPlan {
+  DType type = DType::kFloat32;
+  AdasumArgs args{};
+};
+
+[[nodiscard]] Result<AdasumPlan> PlanAdasum(const ha_cuda_adasum& job);
 
 struct Tensor {
   const void* from = nullptr;

@@ -29,12 +29,13 @@ namespace {
 
 /// How a kernel for up to P sources works, or one for any number if P is 0. A thread has 8 loads
 /// under way before it uses the first: of P sources' 16 bytes in 8 / P turns; or of 8 sources'
-/// words or elements, and then of the next 8.
+/// words or elements, and then of the next 8. Of complex128 it is half, since its registers are as
+/// many as there are.
 template <typename Element, uint32_t P>
 struct ReduceShape {
-  static constexpr uint32_t kGroup = P != 0 ? P : 8;
-  static constexpr uint32_t kTurns = 8 / kGroup;
-  static constexpr uint32_t kWords = P != 0 ? 4 : sizeof(Element) == 8 ? 2 : 1;
+  static constexpr uint32_t kGroup = P != 0 ? P : sizeof(Element) < kWideBytes ? 8 : 4;
+  static constexpr uint32_t kTurns = P != 0 ? 8 / P : 1;
+  static constexpr uint32_t kWords = P != 0 ? 4 : sizeof(Element) < 8 ? 1 : sizeof(Element) / 4;
   static constexpr uint32_t kBytes = kWords * 4;
   static constexpr uint32_t kLength = kBytes / sizeof(Element);
   using Unit = Words<kWords>;
@@ -44,7 +45,11 @@ struct ReduceShape {
 template <typename T, uint32_t W>
 HA_INLINE T ElementIn(const Words<W>& unit, uint32_t w, uint32_t bit) {
   T value;
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (kIsComplex<T>) {
+    using Part = decltype(value.real);
+    value.real = ElementIn<Part>(unit, w, bit);
+    value.imaginary = ElementIn<Part>(unit, w + sizeof(Part) / 4, bit);
+  } else if constexpr (sizeof(T) == 8) {
     const uint64_t bits = uint64_t{unit.word[w + 1]} << 32 | unit.word[w];
     memcpy(&value, &bits, sizeof value);
   } else {
@@ -57,12 +62,35 @@ HA_INLINE T ElementIn(const Words<W>& unit, uint32_t w, uint32_t bit) {
 /// Puts an element into a unit that has zeros there.
 template <typename T, uint32_t W>
 HA_INLINE void PutElement(T value, uint32_t w, uint32_t bit, Words<W>* unit) {
-  if constexpr (sizeof(T) == 8) {
+  if constexpr (kIsComplex<T>) {
+    PutElement(value.real, w, bit, unit);
+    PutElement(value.imaginary, w + sizeof(value.real) / 4, bit, unit);
+  } else if constexpr (sizeof(T) == 8) {
     memcpy(&unit->word[w], &value, sizeof value);
   } else {
     uint32_t bits = 0;
     memcpy(&bits, &value, sizeof value);
     unit->word[w] |= bits << bit;
+  }
+}
+
+/// One element at any address, part by part.
+template <typename T>
+HA_INLINE T LoadWhole(const char* at) {
+  if constexpr (kIsComplex<T>) {
+    using Part = decltype(T::real);
+    return {LoadElement<Part>(at), LoadElement<Part>(at + sizeof(Part))};
+  } else {
+    return LoadElement<T>(at);
+  }
+}
+template <typename T>
+HA_INLINE void StoreWhole(char* at, T value) {
+  if constexpr (kIsComplex<T>) {
+    StoreElement(at, value.real);
+    StoreElement(at + sizeof(value.real), value.imaginary);
+  } else {
+    StoreElement(at, value);
   }
 }
 
@@ -73,7 +101,7 @@ HA_INLINE void EachElement(const Body& body) {
   using Shape = ReduceShape<typename E::Stored, P>;
   constexpr uint32_t kSize = sizeof(typename E::Stored);
   HA_UNROLLED
-  for (uint32_t w = 0; w < Shape::kWords; w += kSize == 8 ? 2 : 1) {
+  for (uint32_t w = 0; w < Shape::kWords; w += kSize < 8 ? 1 : kSize / 4) {
     if constexpr (kIsInteger<typename E::Acc>) {
       HA_ROLLED
       for (uint32_t bit = 0; bit < 32; bit += 8 * kSize) body(w, bit);
@@ -225,7 +253,7 @@ class GridReduction {
   /// The unit of any number of sources.
   HA_INLINE Unit Many(size_t at, bool shifted) const {
     using Sums = Lanes<Acc, Shape::kLength>;
-    RankCounter<3, Sums, Op> counter(op_);
+    RankCounter<Shape::kGroup == 8 ? 3 : 4, Sums, Op> counter(op_);
     HA_ROLLED
     for (uint32_t first = 0; first < args_.sources; first += Shape::kGroup) {
       const uint32_t left = args_.sources - first;
@@ -258,14 +286,14 @@ class GridReduction {
     RankCounter<6, Lanes<Acc, 1>, Op> counter(op_);
     HA_ROLLED
     for (uint32_t k = 0; k < args_.sources; ++k) {
-      const Acc value = E::Widen(LoadElement<Stored>(args_.source[k] + at));
+      const Acc value = E::Widen(LoadWhole<Stored>(args_.source[k] + at));
       const bool is_raw = kHasFactors<E> && (args_.raw >> k & 1) != 0;
       counter.Add({{is_raw ? Prescaled<E>(factors_, value) : value}});
     }
     const Stored out = Finished(counter.Total().lane[0]);
     HA_ROLLED
     for (uint32_t d = 0; d < args_.destinations; ++d) {
-      StoreElement<Stored>(args_.destination[d] + at, out);
+      StoreWhole(args_.destination[d] + at, out);
     }
   }
 
@@ -277,7 +305,7 @@ class GridReduction {
     } else {
       // A product by 1 has the same bits, and no branch.
       const bool scales = factors_.postscales && !args_.unfinished;
-      return E::Narrow(sum * static_cast<Acc>(scales ? factors_.factor : 1));
+      return E::Narrow(Times(sum, scales ? factors_.factor : 1));
     }
   }
 

@@ -24,6 +24,16 @@ inline constexpr bool kHasFactors =
     !kIsInteger<typename E::Acc> ||
     (!std::is_same_v<E, Bool> && !std::is_same_v<E, Number<typename E::Stored>>);
 
+/// Of floats, in the accumulator's type; both parts of a complex number.
+template <typename T>
+HA_INLINE T Times(T x, double factor) {
+  if constexpr (kIsComplex<T>) {
+    return {Times(x.real, factor), Times(x.imaginary, factor)};
+  } else {
+    return x * static_cast<T>(factor);
+  }
+}
+
 /// A product is an element again: of 16-bit floats it is rounded to their type.
 template <typename E>
 HA_INLINE typename E::Acc Prescaled(const Factors& f, typename E::Acc x) {
@@ -32,7 +42,7 @@ HA_INLINE typename E::Acc Prescaled(const Factors& f, typename E::Acc x) {
   if constexpr (kIsInteger<T>) {
     return Truncate(static_cast<double>(x) * f.pre);
   } else {
-    return E::Widen(E::Narrow(x * static_cast<T>(f.pre)));
+    return E::Widen(E::Narrow(Times(x, f.pre)));
   }
 }
 

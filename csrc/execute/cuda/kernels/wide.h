@@ -44,6 +44,7 @@ HA_INLINE uint32_t Misalignment(const void* at, size_t unit = kWideBytes) {
 
 template <typename T>
 HA_INLINE T LoadElement(const char* at) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
   if (Misalignment(at, sizeof(T)) == 0) return reinterpret_cast<const Aliased<T>*>(at)->value;
   uint64_t bits = 0;
   HA_ROLLED

@@ -50,6 +50,8 @@ Status CheckRequest(uint32_t ranks, const KernelRequest& request) {
 
 /// Sets the header's fields for a reduction.
 Status PlanReduction(const KernelRequest& request, KernelHeader& header) {
+  if (IsComplex(request.type) && request.op == ReduceOp::kProduct)
+    return Refused("no product of complex numbers");
   const void* source = nullptr;
   void* destination = nullptr;
   HA_ASSIGN(const ReducePlan plan, PlanReduce({.sources = {&source, 1},

@@ -166,6 +166,17 @@ class Device {
     return launched;
   }
 
+  Status Adasum(void* stream, const ha_cuda_adasum* job) {
+    HA_TRY(CheckNumbers(IsType(job->type)));
+    HA_ASSIGN(AdasumPlan plan, PlanAdasum(*job));
+    if (job->count == 0) return {};
+    if (plan.args.sums != nullptr) {
+      HA_ASSIGN(void* const sums, pinned_.AddressOf(plan.args.sums));
+      plan.args.sums = static_cast<double*>(sums);
+    }
+    return Check(LaunchAdasum(plan, On(stream)), "the launch of an adasum");
+  }
+
   Status RunProgram(void* stream, const ha_cuda_program* program) {
     HA_ASSIGN(void* const watch, pinned_.AddressOf(program->watch));
     return LaunchProgram(*program, static_cast<ha_cuda_watch*>(watch), On(stream));
@@ -285,6 +296,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .close = CloseDevice,
                                     .reduce = Entry<&Device::Reduce>::Run,
                                     .pack = Entry<&Device::Pack>::Run,
+                                    .adasum = Entry<&Device::Adasum>::Run,
                                     .pin = Entry<&Device::Pin>::Run,
                                     .unpin = Entry<&Device::Unpin>::Run,
                                     .create_stream = Entry<&Device::CreateStream>::Run,
@@ -309,6 +321,6 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v7() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v8() {
   return &horoacc::cuda::kPlugin;
 }

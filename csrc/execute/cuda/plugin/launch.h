@@ -66,6 +66,9 @@ inline constexpr uint32_t kInlineItems = 100;
 
 [[nodiscard]] cudaError_t LaunchReduce(const ReducePlan& plan, const Place& place);
 
+/// The plan's sums are at the GPU's address.
+[[nodiscard]] cudaError_t LaunchAdasum(const AdasumPlan& plan, const Place& place);
+
 /// `table` is the device's copy of plan.items; null if there are at most kInlineItems.
 [[nodiscard]] cudaError_t LaunchPack(const PackPlan& plan, const PackItem* table,
                                      const Place& place);

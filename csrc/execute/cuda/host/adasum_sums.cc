@@ -1,0 +1,131 @@
+#include "execute/cuda/host/adasum_sums.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "execute/cuda/device/pinned_blocks.h"
+
+namespace horoacc::cuda {
+namespace {
+
+constexpr size_t kProductsAtOnce = 2048;  // some hundred microseconds
+
+}  // namespace
+
+AdasumSums::AdasumSums(GpuGroup& group, const std::vector<BucketTensor>& tensors,
+                       std::shared_ptr<PinnedBlocks> blocks, const SetContext& context)
+    : group_(group),
+      tensors_(tensors),
+      blocks_(std::move(blocks)),
+      context_(context),
+      pairs_(ProductCount(group.ranks())),
+      own_pairs_((pairs_ + group.ranks() - 1) / group.ranks()) {
+  uint64_t chunks = 0;
+  for (const BucketTensor& tensor : tensors_) {
+    starts_.push_back(chunks);
+    chunks += (tensor.count + kAdasumChunk - 1) / kAdasumChunk;
+  }
+  starts_.push_back(chunks);
+  lanes_ = (chunks + group.ranks() - 1) / group.ranks() * pairs_ * kPairDoubles;
+  for (size_t pair = group.me(); pair < pairs_; pair += group.ranks()) products_.emplace_back();
+}
+
+Result<std::unique_ptr<AdasumSums>> AdasumSums::Make(GpuGroup& group,
+                                                     const std::vector<BucketTensor>& tensors,
+                                                     std::shared_ptr<PinnedBlocks> blocks,
+                                                     const SetContext& context) {
+  std::unique_ptr<AdasumSums> made(new AdasumSums(group, tensors, std::move(blocks), context));
+  const uint64_t sums = tensors.size() * made->own_pairs_;
+  made->own_ = made->blocks_->Take(made->lanes_ * sizeof(double) + sums * sizeof(TwoPartSum));
+  const bool shared = made->own_ && context.staging->Contains(made->own_);
+  if (!shared || !made->blocks_->IsPinned(made->own_)) {
+    return MakeError(ErrorKind::kSystem,
+                     "there is no pinned memory that all ranks see for the products of Adasum");
+  }
+  group.info(group.me())
+      .sums.store(static_cast<uint64_t>(made->own_ - context.memory[context.me]),
+                  std::memory_order_relaxed);
+  std::fill_n(made->SumsOf(group.me(), 0), sums, TwoPartSum());
+  return made;
+}
+
+// Kernels may still write there. Without an event nobody knows when they have ended: then the block
+// is never used again.
+AdasumSums::~AdasumSums() {
+  if (!own_) return;
+  if (auto last = group_.Record(); last.ok()) blocks_->Retire(own_, std::move(last).value());
+}
+
+double* AdasumSums::MemoryOf(uint64_t rank) const {
+  const GpuPeerInfo& info = group_.info(static_cast<uint32_t>(rank));
+  return reinterpret_cast<double*>(context_.memory[rank] +
+                                   info.sums.load(std::memory_order_relaxed));
+}
+
+Status AdasumSums::Launch(const BucketPart& part, uint64_t first, uint64_t count,
+                          ha_cuda_adasum job) const {
+  const DType type = tensors_[part.tensor].type;
+  std::vector<void*> places;
+  for (uint32_t r = 0; r < group_.ranks(); ++r)
+    places.push_back(group_.buffer(r) + part.offset + first * SizeOf(type));
+  job.sources = places.data();
+  job.source_count = places.size();
+  job.count = count;
+  job.type = static_cast<int>(type);
+  job.destinations = places.data();
+  return group_.gpu().Call(&ha_cuda_plugin::adasum, group_.stream(),
+                           static_cast<const ha_cuda_adasum*>(&job));
+}
+
+Status AdasumSums::Multiply(const BucketWindow& window) const {
+  const uint64_t ranks = group_.ranks();
+  for (const BucketPart& part : window.parts) {
+    const uint64_t unit = SizeOf(tensors_[part.tensor].type);
+    const uint64_t count = part.bytes / unit;
+    const uint64_t chunk = starts_[part.tensor] + part.first_byte / unit / kAdasumChunk;
+    ha_cuda_adasum job{};
+    job.begun = part.first_byte / unit % kAdasumChunk;
+    job.first = (group_.me() + ranks - chunk % ranks) % ranks;
+    job.step = ranks;
+    job.sums = LanesOf(chunk + job.first);
+    if (job.first * kAdasumChunk < job.begun + count) HA_TRY(Launch(part, 0, count, job));
+  }
+  return {};
+}
+
+bool AdasumSums::AddSome() {
+  for (size_t left = 1 + kProductsAtOnce / own_pairs_; left > 0; --left, ++chunk_) {
+    if (chunk_ == starts_.back()) return true;
+    while (chunk_ == starts_[tensor_ + 1]) ++tensor_;
+    const double* lanes = LanesOf(chunk_) + group_.me() * kPairDoubles;
+    for (TwoPartSum& product : products_) {
+      product = FoldLanes(lanes);
+      lanes += group_.ranks() * kPairDoubles;
+    }
+    AddProducts(products_, {SumsOf(group_.me(), tensor_), products_.size()});
+  }
+  return false;
+}
+
+bool AdasumSums::WeighNext() {
+  const size_t tensor = factors_.size();
+  std::vector<TwoPartSum> products;
+  for (size_t pair = 0; pair < pairs_; ++pair)
+    products.push_back(SumsOf(pair % group_.ranks(), tensor)[pair / group_.ranks()]);
+  factors_.push_back(AdasumFactors(products, group_.ranks(), tensors_[tensor].scale));
+  return factors_.size() == tensors_.size();
+}
+
+Status AdasumSums::Combine(const BucketWindow& window) const {
+  for (const BucketPart& part : window.parts) {
+    const uint64_t count = part.bytes / SizeOf(tensors_[part.tensor].type);
+    const auto [first, last] = ShardOf(group_, count);
+    ha_cuda_adasum job{};
+    job.step = 1;
+    job.factors = factors_[part.tensor].data();
+    if (first < last) HA_TRY(Launch(part, first, last - first, job));
+  }
+  return {};
+}
+
+}  // namespace horoacc::cuda

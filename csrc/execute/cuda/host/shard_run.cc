@@ -1,0 +1,76 @@
+#include "execute/cuda/host/shard_run.h"
+
+namespace horoacc::cuda {
+
+Result<bool> ShardRun::Go() {
+  switch (step_) {
+    case Step::kShow: {
+      if (number_ == 0) HA_TRY(AwaitTensors());
+      shown_ = number_ = group_.NextWindow();
+      HA_TRY(bucket_.Pack(window_));
+      HA_ASSIGN(ended_, group_.Record());
+      step_ = Step::kShown;
+      return true;
+    }
+    case Step::kShown: {
+      HA_ASSIGN(const bool told, TellBehind(ended_, &GpuPeerInfo::packed, number_));
+      if (told) step_ = Step::kWork;
+      return told;
+    }
+    case Step::kWork: {
+      if (!group_.AllHave(&GpuPeerInfo::packed, shown_)) return false;
+      HA_TRY(Work());
+      HA_ASSIGN(ended_, group_.Record());
+      step_ = Step::kWorked;
+      return true;
+    }
+    case Step::kWorked: {
+      HA_ASSIGN(const bool told, TellBehind(ended_, &GpuPeerInfo::reduced, number_));
+      if (told) step_ = Step::kLeave;
+      return told;
+    }
+    case Step::kLeave:
+      if (!group_.AllHave(&GpuPeerInfo::reduced, number_)) return false;
+      HA_TRY(Leave());
+      return true;
+    case Step::kAdd:
+      if (sums_->AddSome()) {
+        group_.Tell(&GpuPeerInfo::stored, number_);
+        step_ = Step::kWeigh;
+      }
+      return true;
+    default:
+      if (!group_.AllHave(&GpuPeerInfo::stored, number_)) return false;
+      if (sums_->WeighNext()) {
+        multiplies_ = false;
+        number_ = group_.NextWindow();
+        step_ = Step::kWork;
+      }
+      return true;
+  }
+}
+
+Status ShardRun::Work() const {
+  if (!sums_) return bucket_.ReduceShard(window_);
+  return multiplies_ ? sums_->Multiply(bucket_.window(window_))
+                     : sums_->Combine(bucket_.window(window_));
+}
+
+Status ShardRun::Leave() {
+  step_ = Step::kShow;
+  const bool is_last = window_ + 1 == bucket_.windows();
+  if (multiplies_) {
+    if (is_last) {
+      step_ = Step::kAdd;
+    } else {
+      ++window_;
+    }
+    return {};
+  }
+  HA_TRY(bucket_.Unpack(window_));
+  if (sums_ ? window_ == 0 : is_last) return Complete();
+  window_ = sums_ ? window_ - 1 : window_ + 1;
+  return {};
+}
+
+}  // namespace horoacc::cuda
