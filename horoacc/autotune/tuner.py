@@ -106,7 +106,7 @@ class Tuner:
             known: The winner of an earlier job.
             warmup: Steps before the first trial.
             steps: Of each block of a trial.
-            most: Trials before the best is taken.
+            most: Trials of a search before the best is taken.
             ended: Hears of each trial.
             found: Hears of the winner.
             budget: No trial begins while those before have cost more than this part of the time.
@@ -188,13 +188,17 @@ class Tuner:
                 yield from self._block(self.best, 100)
 
     def _explore(self) -> _Work:
-        """One setting after the other: along its ladder as long as that helps."""
+        """One setting after the other: along its ladder, until a value does not help after one that
+        did.
+        """
+        tried = 0
         for setting, ladders in self._ladders().items():
             for ladder in ladders:
                 helped = False
                 for value in ladder:
-                    if len(self.trials) >= self._most:
+                    if tried >= self._most:
                         return
+                    tried += 1
                     yield from self._afford()
                     new = self.best._replace(**{setting: value})
                     if not (yield from self._compare(self.best, new)) and helped:

@@ -74,12 +74,21 @@ def doors(place: Path | None = None) -> list[Door]:
 
 def is_users(link: socket.socket) -> bool:
     """Says whether the process at the other end of a Unix socket is this user's."""
+    return _other_end(link)[1] == os.geteuid()
+
+
+def _other_end(link: socket.socket) -> tuple[int, int]:
+    """Which process it is, 0 if it has no number in this namespace, and whose."""
     told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+    pid, user, _ = _CREDENTIALS.unpack(told)
+    return pid, user
 
 
 def ask(
-    addresses: Mapping[int, str | bytes], seconds: float, question: bytes = b""
+    addresses: Mapping[int, str | bytes],
+    seconds: float,
+    question: bytes = b"",
+    listeners: dict[int, int] | None = None,
 ) -> dict[int, bytes]:
     """Asks Unix sockets of this user's processes, all at once.
 
@@ -87,6 +96,7 @@ def ask(
         addresses: By rank.
         seconds: How long all of them have.
         question: What is said to each first.
+        listeners: Gets the process that listens at each, as the kernel knows it.
 
     Returns:
         What each said until it closed, by rank; not of those that did not in time.
@@ -99,6 +109,8 @@ def ask(
             with contextlib.suppress(OSError):
                 link.connect(address)
                 if is_users(link):
+                    if listeners is not None:
+                        listeners[rank] = _other_end(link)[0]
                     if question:  # one that answers at once may have closed already
                         link.sendall(question)
                     selector.register(link, selectors.EVENT_READ, (rank, bytearray()))

@@ -99,23 +99,25 @@ class RemoteProgram:
             Unreached: There is none within that time, or the question could not be answered.
         """
         number = next(self._numbers)
-        self._replies[number] = queue.SimpleQueue()
+        replies = self._replies[number] = queue.SimpleQueue()
         self._send(json.dumps({"id": number, "ask": what, **arguments}).encode() + b"\n")
         deadline = time.monotonic() + seconds
         while True:
             # Short, because the end of the process is told by no queue.
             try:
-                reply = self._replies[number].get(timeout=0.05)
+                reply = replies.get(timeout=0.05)
                 break
             except queue.Empty:
-                if self._ended.is_set() and self._replies[number].empty():
+                if self._ended.is_set() and replies.empty():
                     raise self._why_it_ended() from None
                 if time.monotonic() > deadline:
+                    del self._replies[number]
                     raise Unreached(
                         f"no answer to '{what}' within {seconds:g} s",
                         f"see whether {self._host} runs, and whether its load or a firewall "
                         "keeps it from answering; --seconds gives it more time",
                     ) from None
+        del self._replies[number]
         if "error" in reply:
             raise Unreached(f"'{what}' failed: {reply['error']}", "this should be reported")
         return reply["answer"]
@@ -150,8 +152,10 @@ class RemoteProgram:
             if text == NO_PYTHON:
                 self._missing_python = True
             elif text.startswith(MARK):
-                reply = json.loads(text[len(MARK) :])
-                self._replies[reply["id"]].put(reply)
+                # A damaged answer is as none, and so is one to a question that was given up.
+                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                    reply = json.loads(text[len(MARK) :])
+                    self._replies[reply["id"]].put(reply)
         self._process.wait()
         self._errors.join(timeout=1)  # something else may hold that pipe open
         self._ended.set()
@@ -193,7 +197,12 @@ def command_on(host: str, agent: str, mpi_args: str, seconds: float, line: str) 
         mpi_args: Flags of mpirun, which may hold some of ssh's.
         seconds: How long ssh may take to connect.
         line: For sh.
+
+    Raises:
+        Unreached: The name would be a flag of the launch agent.
     """
+    if host.startswith("-"):
+        raise Unreached(f"'{host}' is no name of a host", "correct its name in -H")
     reach = shlex.split(agent) or ["ssh"]
     if Path(reach[0]).name == "ssh":
         wait = max(1, round(seconds))

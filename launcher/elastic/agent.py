@@ -117,7 +117,7 @@ class AgentLoop(Supervisor):
             rank = self.ranks.get(int(message["worker"]))
             if rank is not None and rank.status is None:
                 signal_group(rank.group, int(message["number"]))
-        elif kind in ("ask", "answer"):
+        elif kind in ("ask", "more", "answer"):
             self._looks.take(message)
         elif kind == "finish":
             self._lose_coordinator()

@@ -124,7 +124,7 @@ class Coordinator:
 
     def signal_all(self, number: int) -> None:
         """Ends the job: every worker gets a signal."""
-        self._stopping = True
+        self._stopping = self.looks.ending = True
         for worker in self.membership.live():
             self.agents.signal(worker, number)
 
@@ -166,10 +166,10 @@ class Coordinator:
             *(due for due in self._start_due.values() if due > now),
             *([silent_at] if self._times.hang and silent_at > now else []),
             agent_due,
-            self.looks.on_time(now),
             self.door.on_time(now),
         ]
-        return INFINITE if self._stopping else min(deadlines)
+        due = self.looks.on_time(now)  # also while the job ends
+        return due if self._stopping else min(due, *deadlines)
 
     def _short_until(self) -> float:
         """When the job has lacked ranks for too long."""

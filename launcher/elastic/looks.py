@@ -2,8 +2,8 @@
 
 Whoever asks comes to the launcher's socket, or to an agent's, which hands the question on over its
 connection. Nothing here waits: an agent has one question at a time, so that one which does not
-answer is not sent more than it can take; and of an answer that an agent hands on it gets a part
-once it has taken the one before.
+answer is not sent more than it can take; and of an answer that goes to an agent, or comes from one,
+a part goes once the one before has been taken.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from horoacc.launcher.elastic.agents import Agents
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
 from horoacc.launcher.elastic.door import tell
 from horoacc.launcher.elastic.membership import Membership, Phase
 from horoacc.launcher.look.asking import HERE_SECONDS, STACK_SECONDS
-from horoacc.launcher.look.window import Reply, framed_word
+from horoacc.launcher.look.window import BUSY, PART, Reply, framed_word
 
 _MOST_LOOKS = 16
 _WAY_SECONDS = 1.0  # more than the ranks of a host have, for the ways there and back
 _HANDED_ON_SECONDS = 15.0
-_PART = 16 << 10  # what an agent is sent at once
 # Of all ranks' answers together, about: an agent's other messages go the same way.
 _ANSWER_BYTES, _MOST_BYTES = 8 << 20, 64 << 20
 _EVENT_BYTES = 160
+_MOST_NAMED = 4  # ranks of which is told why they are silent, if no rank answers
 
 
 class Shortage(NamedTuple):
@@ -45,8 +45,14 @@ class _Look:
     reply: Reply
     message: Message
     due: float
+    word: dict[str, Any]
+    """What else is told."""
     agents: dict[Channel, list[int]] = field(default_factory=dict)
     """Those that have not answered, and the ranks that they are to ask."""
+    parts: dict[Channel, bytearray] = field(default_factory=dict)
+    """Of a rank's answer that has not come as a whole, by agent."""
+    silent: dict[str, str] = field(default_factory=dict)
+    """Why ranks that an agent has asked have answered nothing."""
     size: int = 0
     """Bytes that ranks have answered."""
 
@@ -78,8 +84,8 @@ class _HandedOn:
 
     def _tell(self) -> None:
         if self._takes and (self._text or self._over) and not self.gone:
-            part = bytes(self._text[:_PART])
-            del self._text[:_PART]
+            part = bytes(self._text[:PART])
+            del self._text[:PART]
             self._takes, self.gone = False, self._over and not self._text
             message = {"kind": "answer", "look": self._number, "end": self.gone, "body": part}
             tell(self._agent, message)
@@ -98,6 +104,8 @@ class Looks:
             agents: Ask them.
             shortage: Says since when the job has lacked ranks, if it does.
         """
+        self.ending = False
+        """Whether the job is asked to end."""
         self._membership = membership
         self._agents = agents
         self._shortage = shortage
@@ -111,17 +119,21 @@ class Looks:
         try:
             stack, seconds, events = question.split()
             most = max(1, _ANSWER_BYTES // _EVENT_BYTES // max(1, len(self._membership.live())))
-            line = f"{int(stack) != 0:d} {float(seconds)} {min(int(events), most)}"
+            asked, used = int(events), max(0, min(int(events), most))
+            line = f"{int(stack) != 0:d} {float(seconds)} {used}"
         except ValueError:  # of no `horoaccrun`
             reply.end()
             return
         if len(self._looks) >= _MOST_LOOKS:
+            reply.give(framed_word(BUSY))
             reply.end()
             return
         limit = STACK_SECONDS if line.startswith("1") else HERE_SECONDS
         self._asked += 1
         message = {"kind": "ask", "look": self._asked, "question": line, "seconds": limit}
-        look = _Look(reply, message, time.monotonic() + limit + _WAY_SECONDS)
+        # Whoever asks has to know that ranks may keep more events than they tell.
+        word: dict[str, Any] = {"events": used} if used < asked else {}
+        look = _Look(reply, message, time.monotonic() + limit + _WAY_SECONDS, word)
         self._looks[self._asked] = look
         for host, ranks in self._ranks().items():
             if (agent := self._agents.channel(host)) is not None:
@@ -137,13 +149,16 @@ class Looks:
         """
         kind, number = message["kind"], int(message["look"])
         if kind == "told":
-            self._told(agent, number, message.get("body", b""))
+            self._told(agent, number, message)
         elif kind == "taken":
             if (known := self._handed_on.get((agent, number))) is not None:
                 known.taken()
         elif len(self._handed_on) < _MOST_LOOKS:
             self._handed_on[agent, number] = _HandedOn(agent, number)
             self.ask(str(message["question"]).encode(), self._handed_on[agent, number])
+        else:
+            answer = {"kind": "answer", "look": number, "end": True, "body": framed_word(BUSY)}
+            tell(agent, answer)
 
     def on_time(self, now: float) -> float:
         """Ends what has taken too long; says when it wants to look again."""
@@ -172,18 +187,27 @@ class Looks:
             self._present[agent] = look.message["look"]
             tell(agent, look.message | {"ranks": look.agents[agent]})
 
-    def _told(self, agent: Channel, number: int, body: bytes) -> None:
+    def _told(self, agent: Channel, number: int, message: Message) -> None:
         if self._present.get(agent) != number:
             raise ChannelError("an answer to no question")
         look = self._looks.get(number)
-        if body:
-            if look is not None and look.size + len(body) <= _MOST_BYTES:
+        if body := message.get("body", b""):
+            wanted = look is not None and look.size + len(body) <= _MOST_BYTES
+            if look is not None and wanted:
                 look.size += len(body)
-                look.reply.give(body)
+                text = look.parts.setdefault(agent, bytearray())
+                text += body
+                if not message.get("more"):
+                    look.reply.give(bytes(look.parts.pop(agent)))
+            elif look is not None:
+                look.parts.pop(agent, None)
+            tell(agent, {"kind": "more", "look": number, "wanted": wanted})
             return
         del self._present[agent]
         if look is not None:
             look.agents.pop(agent, None)
+            silent = dict(message.get("silent", {}))
+            look.silent |= {str(rank): str(why) for rank, why in silent.items()}
             self._conclude(number)
         self._go_on(agent)
 
@@ -192,12 +216,19 @@ class Looks:
         if not look.agents:
             del self._looks[number]
             if not look.size:
-                look.reply.give(framed_word({"no_ranks": self._why_none(time.monotonic())}))
+                named = [f"rank {rank} {why}" for rank, why in look.silent.items()][:_MOST_NAMED]
+                look.word["no_ranks"] = "; ".join([self._why_none(time.monotonic()), *named])
+            if look.silent:
+                look.word["silent"] = look.silent
+            if look.word:
+                look.reply.give(framed_word(look.word))
             look.reply.end()
 
     def _why_none(self, now: float) -> str:
         """Why no rank has answered."""
         members = self._membership
+        if self.ending:
+            return "the job is ending"
         if members.over:
             return "its ranks have begun to end"
         hosts = ", ".join(f"{h.name}:{h.slots}" for h in members.hosts.values() if h.here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,16 @@ from typing import Any, NamedTuple
 from horoacc.launcher.doctor.reach import Unreached
 from horoacc.launcher.flight_records import Record, parse
 from horoacc.launcher.look.elsewhere import Elsewhere
-from horoacc.launcher.look.jobs import MEET_SECONDS, LookError, RunningJob, running_jobs, state_of
-from horoacc.launcher.look.window import WORD
+from horoacc.launcher.look.jobs import (
+    MEET_SECONDS,
+    LookError,
+    RunningJob,
+    is_beside,
+    running_jobs,
+    silence,
+    state_of,
+)
+from horoacc.launcher.look.window import WORD, is_whole
 from horoacc.monitor.door import LAUNCHER, Door, ask, is_shut
 
 __all__ = ["HERE_SECONDS", "STACK_SECONDS", "Asker", "Here", "Scope", "Told", "View"]
@@ -27,7 +36,7 @@ _ELSEWHERE_SECONDS = 1.3  # more than the core's own limit
 _WAY_SECONDS = 2.0  # through the launcher, more than it gives to agents
 _RELAY_SECONDS = 2.0  # through a process on another host
 _AGAIN_SECONDS = 30.0  # until hosts that could not be reached are tried again
-_STATES = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a device"}
+_DAMAGES = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 class Scope(NamedTuple):
@@ -63,6 +72,8 @@ class Told(NamedTuple):
     """As of `View`."""
     listen: bool = False
     """Whether ranks that have said nothing listen on this host."""
+    most: float = math.inf
+    """Events of a rank that they were asked for at most."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,7 @@ class Asker:
             for rank in range(size)
             if rank not in told.records
         }
+        scope = scope._replace(events=int(min(scope.events, told.most)))
         records = dict(sorted(told.records.items()))
         return View(self._job, size, records, silent, scope, *self._cpu(records))
 
@@ -141,18 +153,29 @@ class Asker:
         """Asks the launcher, or an agent; `here` is what the ranks of this host have said."""
         limit = (STACK_SECONDS if scope.stack else HERE_SECONDS) + _WAY_SECONDS
         question = f"{scope.question}\n".encode()
-        answer = ask({WORD: str(door.path)}, limit, question).get(WORD, b"")
+        listeners: dict[int, int] = {}
+        answer = ask({WORD: str(door.path)}, limit, question, listeners).get(WORD, b"")
         records, word = _read(answer)
         if records:
+            with contextlib.suppress(ValueError, TypeError, OverflowError):
+                silent = {int(rank): str(why) for rank, why in dict(word.get("silent", {})).items()}
+                most = float(word.get("events", math.inf))
+                return Told(records, {**silent, **here.silent}, most=max(most, 0))
             return Told(records, here.silent)
         if here.listen:
             return here
         if "hosts" in word and self._here.knew_ranks:
             return Told({}, here.silent, no_ranks="its ranks on this host have ended")
         if "hosts" in word:
-            return self._ask_elsewhere(word, scope)
-        state = _STATES.get(state_of(door.pid), "is there")
-        why = f"its {door.owner} does not answer: process {door.pid} {state}"
+            # What it tells is run here: no process of a container may choose that.
+            if listeners[WORD] == door.pid and is_beside(door.pid):
+                return self._ask_elsewhere(word, scope)
+            why = (
+                "its ranks are on other hosts, and none is reached from here: process "
+                f"{door.pid} does not listen itself, or is in a container's namespaces"
+            )
+            return Told({}, {}, no_ranks=why)
+        why = f"its {door.owner} {silence(door.pid)}"
         return Told({}, {}, no_ranks=str(word.get("no_ranks", why)))
 
     def _ask_elsewhere(self, word: Mapping[str, Any], scope: Scope) -> Told:
@@ -213,7 +236,9 @@ class Here:
         self._pids |= {rank: door.pid for rank, door in asked.items()}
         limit = STACK_SECONDS if scope.stack else HERE_SECONDS
         paths = {rank: str(door.path) for rank, door in asked.items()}
-        answers = b"".join(ask(paths, limit, f"{scope.question}\n".encode()).values())
+        came = ask(paths, limit, f"{scope.question}\n".encode()).values()
+        # A part of one would hide those after it.
+        answers = b"".join(answer for answer in came if is_whole(answer))
         records, _ = _read(answers)
         if not records:
             there = bool(asked) or any(map(state_of, self._pids.values()))
@@ -265,10 +290,7 @@ class Here:
             gone = pid is None or not state_of(pid)
             number = f" {pid}" if pid is not None else ""
             return f"is gone: its process{number} has ended" if gone else "has left the job"
-        state = state_of(pid)
-        if not state:
-            return f"is gone: its process {pid} has ended"
-        return f"does not answer: process {pid} {_STATES.get(state, 'is there')}"
+        return silence(pid)
 
 
 def _read(answers: bytes) -> tuple[dict[int, Record], dict[str, Any]]:
@@ -283,9 +305,9 @@ def _read(answers: bytes) -> tuple[dict[int, Record], dict[str, Any]]:
             break
         at = end + 1 + max(size, 0)
         body = answers[end + 1 : at]
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(*_DAMAGES):
             if rank == WORD:
-                word = dict(json.loads(body))
+                word |= json.loads(body)
             elif (record := parse(body.decode(errors="replace"))).rank == rank:
                 found[rank] = record
     return found, word

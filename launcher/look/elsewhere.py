@@ -2,14 +2,18 @@
 
 The launcher of the job tells which hosts there are and how it reaches them (`way`). One small
 process (relay.py) is started on the first that can be reached, as `horoaccrun doctor` does it, and
-asks a rank there.
+asks a rank there. That launcher is asked only if it is a process of this user in this one's
+namespaces (asking.py), for what it tells is run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import shutil
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +26,13 @@ __all__ = ["Elsewhere", "way"]
 
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # by which the relay's Python finds what it needs
 _MOST_HOSTS = 3
-_START_SECONDS = 10.0  # to connect, and to import what the relay needs
+_START_SECONDS = 15.0  # to connect, and to import what the relay needs, for all hosts together
+_CONNECT_SECONDS = 4.0
+# By which mpirun is told how to reach hosts, without --launch-agent.
+_AGENTS = (
+    "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_plm_rsh_agent", "OMPI_MCA_plm_rsh_agent",
+    "HYDRA_LAUNCHER_EXEC",
+)  # fmt: skip
 
 
 def way(options: Options, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -47,12 +57,21 @@ def way(options: Options, environ: Mapping[str, str]) -> dict[str, Any]:
         name: os.pathsep.join(os.path.abspath(part) for part in parts if part)
         for name, parts in paths.items()
     }
+    # Whoever asks is in another folder, maybe.
+    if folder := str(settings.read(environ)["look_dir"]):
+        folder = os.path.abspath(folder)
+    given = next(filter(None, map(environ.get, _AGENTS)), "").partition(":")[0]  # "ssh : rsh"
+    agent = options.text("launch_agent") or given
+    with contextlib.suppress(ValueError):  # of one that is no command line
+        words = shlex.split(agent)
+        if words and (program := shutil.which(words[0])):
+            agent = shlex.join([os.path.abspath(program), *words[1:]])
     return {
         "hosts": hosts,
-        "launch_agent": options.text("launch_agent"),
+        "launch_agent": agent,
         "mpi_args": options.text("mpi_args"),
         "python": sys.executable,
-        "variables": variables | {"HOROACC_LOOK_DIR": str(settings.read(environ)["look_dir"])},
+        "variables": variables | {"HOROACC_LOOK_DIR": folder},
     }
 
 
@@ -75,6 +94,7 @@ class Elsewhere:
         self._program: RemoteProgram | None = None
         self.host = ""
         """Where the process is."""
+        self._tried = False
 
     def ask(self, question: str, seconds: float) -> tuple[bytes, dict[int, str]]:
         """Asks.
@@ -87,16 +107,19 @@ class Elsewhere:
             What the ranks say, and why others say nothing.
 
         Raises:
-            Unreached: No host can be reached, or the one that was does not answer any more.
+            Unreached: No host can be reached, or the one that was does not answer any more, and
+                neither does another.
         """
-        if self._program is None:
-            told = self._reach(question, seconds + _START_SECONDS)
-        else:
+        told: Any = None
+        if self._program is not None:
             try:
                 told = self._program.ask("look", seconds, question=question)
-            except Unreached as error:
+            except Unreached:
                 self.close()
-                raise Unreached(f"{self.host} is lost: {error}", error.advice) from None
+                self._hosts.remove(self.host)
+                self._hosts.append(self.host)  # others come first
+        if self._program is None:
+            told = self._reach(question, seconds + _START_SECONDS)
         silent = {int(rank): str(why) for rank, why in told["silent"].items()}
         return str(told["answers"]).encode("latin-1"), silent
 
@@ -108,16 +131,23 @@ class Elsewhere:
 
     def _reach(self, question: str, seconds: float) -> Any:
         why: Unreached | None = None  # of the first
+        until = time.monotonic() + seconds
         for host in self._hosts:
-            command = command_on(host, self._agent, self._mpi_args, seconds / 2, self._line)
+            left = until - time.monotonic()
+            limit = left if host == self._hosts[-1] else left / 2
+            wait = min(_CONNECT_SECONDS, limit)
+            if not self._tried and sys.stderr.isatty():
+                print(f"asking {host} by {agent_name(self._agent)} ...", file=sys.stderr)
             try:
+                command = command_on(host, self._agent, self._mpi_args, wait, self._line)
                 self._program = RemoteProgram(host, command)
-                told = self._program.ask("look", seconds, question=question)
+                told = self._program.ask("look", round(limit, 1), question=question)
             except Unreached as error:
                 self.close()
                 text = f"{host} cannot be reached by {agent_name(self._agent)}: {error}"
                 why = why or Unreached(text, error.advice)
                 continue
-            self.host = host
+            self.host, self._tried = host, True
             return told
+        self._tried = True
         raise why or Unreached("its launcher names no host", "")

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 from horoacc.monitor.door import Door, doors, is_shut
 
-__all__ = ["MEET_SECONDS", "LookError", "RunningJob", "command_of", "find_job", "running_jobs"]
+__all__ = [
+    "MEET_SECONDS", "LookError", "RunningJob", "command_of", "find_job", "is_beside",
+    "running_jobs", "silence",
+]  # fmt: skip
 
 
 class LookError(ValueError):
@@ -24,6 +27,11 @@ class RunningJob(NamedTuple):
     doors: tuple[Door, ...]
     """Of its processes here, also of those that were killed."""
 
+    @property
+    def has_ranks(self) -> bool:
+        """Whether a rank listens here, and not only a launcher or an agent."""
+        return any(door.rank >= 0 and not is_shut(door) for door in self.doors)
+
     def line(self) -> str:
         """Says which it is."""
         numbers = ", ".join(door.owner for door in self.doors if door.rank >= 0)
@@ -35,6 +43,8 @@ class RunningJob(NamedTuple):
 _NONE = "no job of this user has ranks, an agent or its launcher on this host"
 # So long an elastic job may have no rank that listens, while its ranks meet again.
 MEET_SECONDS = 1.0
+_STATES = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a device"}
+_NAMESPACES = ("mnt", "pid", "user")
 
 
 def running_jobs() -> list[RunningJob]:
@@ -51,6 +61,9 @@ def running_jobs() -> list[RunningJob]:
 def find_job(name: str | None) -> RunningJob:
     """Finds a job by its name, or by the number of a process of it; None: the only one.
 
+    Without a name, jobs with ranks here come before others: ranks of `init(comm=...)` give their
+    job another name than its launcher has.
+
     Raises:
         LookError: There is none, or there are several.
     """
@@ -59,8 +72,9 @@ def find_job(name: str | None) -> RunningJob:
         time.sleep(0.02)
     listed = "".join(f"\n  {job.line()}" for job in jobs)
     if name is None:
-        if len(jobs) == 1:
-            return jobs[0]
+        first = [job for job in jobs if job.has_ranks] or jobs
+        if len(first) == 1:
+            return first[0]
         raise LookError(f"which of these jobs?{listed}" if jobs else _NONE)
     for job in jobs:
         if job.name == name:
@@ -94,6 +108,25 @@ def state_of(pid: int) -> str:
     """Gives the letter of a process's state, "" if it is gone or ending."""
     found = _stat(pid)
     return found[0] if found and found[0] not in "ZX" else ""
+
+
+def silence(pid: int) -> str:
+    """Says why a process gives no answer."""
+    state = state_of(pid)
+    if not state:
+        return f"is gone: its process {pid} has ended"
+    return f"does not answer: process {pid} {_STATES.get(state, 'is there')}"
+
+
+def is_beside(pid: int) -> bool:
+    """Whether a process is in this one's namespaces, as one in a container is not."""
+    try:
+        return all(
+            os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}")
+            for name in _NAMESPACES
+        )
+    except OSError:
+        return False
 
 
 def _with_parents(pid: int) -> Iterator[int]:

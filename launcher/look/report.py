@@ -76,7 +76,7 @@ def _write_recording(view: View, folder: Path) -> None:
     if len(view.records) == view.size:
         hosts = [record.host for record in view.records.values()]
         with contextlib.suppress(recording.RecordingError):
-            calls = calls_of(view.records, math.inf, _EVERYTHING.events)
+            calls = calls_of(view.records, math.inf, view.scope.events)
             file.write_text(recording.recorded(calls, hosts).text())
 
 

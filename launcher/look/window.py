@@ -30,9 +30,13 @@ from horoacc.monitor.door import (
 if TYPE_CHECKING:
     from horoacc.launcher.supervise import Supervisor
 
-__all__ = ["WORD", "Reply", "framed_word", "open_window"]
+__all__ = ["BUSY", "PART", "WORD", "Reply", "framed_word", "is_whole", "open_window"]
 
 WORD = -1
+PART = 48 << 10
+"""Bytes of an answer that go over a channel at once: the other end's kernel takes so many."""
+BUSY = {"no_ranks": "many ask for its ranks at the same time: ask again"}
+"""What one of too many is told."""
 _MOST_VISITORS = 16
 _QUESTION_BYTES = 256
 _QUESTION_SECONDS = 1.0
@@ -54,6 +58,21 @@ def framed_word(word: Mapping[str, Any]) -> bytes:
     """Writes what a process itself has to say as a part of an answer."""
     text = json.dumps(word).encode()
     return f"{WORD} {len(text)}\n".encode() + text
+
+
+def is_whole(answer: bytes | bytearray) -> bool:
+    """Whether an answer has all parts that it begins, as one that was cut off has not."""
+    at = 0
+    while at < len(answer):
+        end = answer.find(b"\n", at)
+        try:
+            _, size = map(int, answer[at:end].split())
+        except ValueError:
+            return False
+        if end < 0 or size < 0:
+            return False
+        at = end + 1 + size
+    return at == len(answer) > 0
 
 
 def open_window(

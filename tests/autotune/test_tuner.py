@@ -170,6 +170,20 @@ def test_a_change_of_phase_takes_the_winner_back() -> None:
     assert run.tuner.best == START
 
 
+def test_a_late_change_of_phase_is_searched_like_the_beginning() -> None:
+    """Comparisons with the job's own settings until then are no trials of that search."""
+    shake, best = noise(4), Values(BYTES // 16, START[1])
+
+    def job(values: Values, step: int) -> float:
+        early = {START: 0.01, Values(BYTES // 4, START[1]): 0.008}
+        late = {START: 0.01, best: 0.008}
+        return (early if step < 12_000 else late).get(values, 0.013) * shake()
+
+    run = Run(job, 16_000)
+    assert len(run.ended) > 20 and run.tuner.story()["count"] == len(run.ended)
+    assert run.tuner.best == best, run.ended
+
+
 def test_the_winner_of_an_earlier_job_is_used_at_once_and_checked() -> None:
     known = Values(BYTES // 16, START[1])
     shake = noise(2)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from elastic_jobs import Elastic
 from test_coordinator import Case
 from test_top import ASKS_AS
 
+from horoacc.launcher.elastic.membership import INFINITE
+from horoacc.launcher.look.window import BUSY
 from horoacc.monitor.door import ask
 
 WAITS = (
@@ -53,7 +56,7 @@ def sockets(elastic: Elastic, owner: str) -> list[Path]:
 
 def ranks_told(place: Path) -> int:
     """How many ranks whoever asks there hears of."""
-    return ask({0: str(place)}, 5.0, b"0 10 9\n").get(0, b"").count(b'"format"')
+    return ask({0: str(place)}, 5.0, b"0 60 9999\n").get(0, b"").count(b'"format"')
 
 
 def test_a_job_that_waits_for_hosts(running: Elastic, tmp_path: Path) -> None:
@@ -122,6 +125,18 @@ def test_others_get_no_answer(running: Elastic, owner: str) -> None:
     assert answers == ["ANSWER\n", "NOTHING\n"]
 
 
+def test_agents_tell_why_a_rank_is_silent(running: Elastic) -> None:
+    pid = int(sockets(running, "1")[0].name.split(".")[2])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = ask({0: str(sockets(running, "launcher")[0])}, 5.0, b"0 10 9\n")[0]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert told.count(b'"format"') == 1
+    silent = {"1": f"does not answer: process {pid} is stopped"}
+    assert json.loads(told[told.rindex(b"\n") :]) == {"silent": silent}
+
+
 class Asked:
     def __init__(self) -> None:
         self.text, self.over = b"", False
@@ -148,9 +163,14 @@ def sent(case: Case, host: str, kind: str) -> list[Any]:
     return [message for message in case.agents[host].sent if message["kind"] == kind]
 
 
-def told(case: Case, host: str, look: int, body: bytes = b"") -> None:
+def told(case: Case, host: str, look: int, body: bytes = b"", **more: Any) -> None:
     channel: Any = case.agents[host]
-    case.coordinator.looks.take(channel, {"kind": "told", "look": look, "body": body})
+    case.coordinator.looks.take(channel, {"kind": "told", "look": look, "body": body} | more)
+
+
+def words(text: bytes) -> Any:
+    """What is said beside the ranks' answers, at the end."""
+    return json.loads(text[text.index(b"{") :])
 
 
 def test_an_agent_that_does_not_answer_is_asked_once(seated: Case) -> None:
@@ -180,14 +200,66 @@ def test_what_an_agent_hands_on_comes_in_parts(seated: Case) -> None:
     channel: Any = seated.agents["a"]
     looks = seated.coordinator.looks
     looks.take(channel, {"kind": "look", "look": 7, "question": "0 10 100"})
-    told(seated, "b", 1, b"x" * 40_000)
+    told(seated, "b", 1, b"x" * 100_000)
     for host in "ab":
         told(seated, host, 1)
     for count in (1, 2, 3):
         answers = sent(seated, "a", "answer")
         assert len(answers) == count
         looks.take(channel, {"kind": "taken", "look": 7})
-    assert b"".join(one["body"] for one in answers) == b"x" * 40_000
+    assert b"".join(one["body"] for one in answers) == b"x" * 100_000
     assert [(one["look"], one["end"]) for one in answers] == [(7, False), (7, False), (7, True)]
     looks.ask(b"what?", reply := Asked())
     assert (reply.text, reply.over) == (b"", True)
+
+
+def test_what_agents_tell_comes_in_parts(seated: Case) -> None:
+    """Parts of two agents' answers come in turns, and one is missing at the end."""
+    looks = seated.coordinator.looks
+    looks.ask(b"0 10 100", reply := Asked())
+    for host, body, more in (("a", b"a1", True), ("b", b"b1", True), ("a", b"a2", False)):
+        told(seated, host, 1, body, more=more)
+        assert sent(seated, host, "more")[-1] == {"kind": "more", "look": 1, "wanted": True}
+    assert reply.text == b"a1a2"
+    told(seated, "a", 1)
+    looks.on_time(time.monotonic() + 10)
+    assert (reply.text, reply.over) == (b"a1a2", True)
+    told(seated, "b", 1, b"b2")
+    assert not sent(seated, "b", "more")[-1]["wanted"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"), [(b"20000", "20000"), (b"1000000", "26214"), (b"-5", "0")]
+)
+def test_how_many_events_ranks_tell(seated: Case, asked: bytes, used: str) -> None:
+    seated.coordinator.looks.ask(b"0 10 " + asked, reply := Asked())
+    assert sent(seated, "a", "ask")[0]["question"] == f"0 10.0 {used}"
+    for host in "ab":
+        told(seated, host, 1, b"1 1\nx")
+        told(seated, host, 1)
+    expected = b'{"events": 26214}' if asked == b"1000000" else b"x"
+    assert reply.over and reply.text.endswith(expected)
+
+
+def test_why_there_is_no_answer(seated: Case) -> None:
+    looks, agent = seated.coordinator.looks, seated.agents["a"]
+    looks.ask(b"0 10 100", reply := Asked())
+    stopped = "does not answer: process 7 is stopped"
+    told(seated, "a", 1, silent={"0": stopped})
+    told(seated, "b", 1)
+    why = f"none of its 2 ranks answers; hosts: a:1, b:1; rank 0 {stopped}"
+    assert words(reply.text) == {"no_ranks": why, "silent": {"0": stopped}}
+    replies = [Asked() for _ in range(17)]
+    for one in replies:
+        looks.ask(b"0 10 100", one)
+    assert [one.over for one in replies] == [False] * 16 + [True]
+    assert words(replies[-1].text) == BUSY
+    for number in range(17):
+        looks.take(agent, {"kind": "look", "look": number, "question": "0 10 100"})  # type: ignore[arg-type]
+    assert words(sent(seated, "a", "answer")[-1]["body"]) == BUSY
+    looks.on_time(time.monotonic() + 20)
+    seated.coordinator.signal_all(15)
+    looks.ask(b"0 10 100", reply := Asked())
+    assert seated.coordinator.on_time(seated.now) < INFINITE
+    looks.on_time(time.monotonic() + 20)
+    assert words(reply.text) == {"no_ranks": "the job is ending"}

@@ -32,6 +32,7 @@ from horoacc.launcher.doctor import limits, probe, software
 from horoacc.launcher.doctor.command import reached
 from horoacc.launcher.doctor.findings import Finding
 from horoacc.launcher.doctor.hosts import Seen
+from horoacc.launcher.doctor.reach import RemoteProgram, Unreached
 from horoacc.launcher.mpirun import Mpirun
 
 
@@ -388,3 +389,16 @@ def test_what_this_machine_cannot_have(
         bool(one.advice) == (level != "ok")
         for one in found
     ), found  # fmt: skip
+
+
+def test_damaged_answers_are_as_none() -> None:
+    said = [*("{", "[]", "{}", '{"id": 9}', "[" * 100_000), '{"id": 1, "answer": 7}']
+    lines = [probe.MARK + one for one in said]
+    script = f"input(); input(); print(*{lines!r}, sep=chr(10))"
+    program = RemoteProgram("h", [sys.executable, "-c", script])
+    with pytest.raises(Unreached, match="no answer to 'x' within"):
+        program.ask("x", 0.1)
+    assert program.ask("x", 60) == 7 and not program._replies
+    with pytest.raises(Unreached, match="ended with code 0"):
+        program.ask("x", 60)
+    program.close()

@@ -1,4 +1,6 @@
-"""The socket at which a launcher's loop is asked: visitors that do not read, and what is left."""
+"""The socket at which a launcher's loop is asked: visitors that do not read, what is left, and what
+whoever asks believes of an answer.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launcher_jobs import Job
 
-from horoacc.monitor.door import ask
+from horoacc.launcher.arguments import parse_arguments
+from horoacc.launcher.doctor.reach import Unreached
+from horoacc.launcher.look import elsewhere
+from horoacc.launcher.look.asking import Asker, Scope
+from horoacc.launcher.look.elsewhere import Elsewhere, way
+from horoacc.launcher.look.jobs import RunningJob, find_job
+from horoacc.launcher.look.window import framed_word, is_whole
+from horoacc.monitor.door import LAUNCHER, ask, listen
 
 BYTES = 8 << 20  # more than sockets hold
 LOOP = f"""
@@ -87,3 +98,125 @@ def test_what_a_killed_launcher_leaves_is_removed(
     assert path.exists()
     start()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        (b"0 2\nab", True),
+        (b"0 2\nab-1 0\n", True),
+        (b"0 2\nab1 3\nab", False),
+        (b"0 2\nabc", False),
+        (b"0 -2\nab", False),
+        (b"0 2", False),
+        (b"", False),
+    ],
+)
+def test_an_answer_that_was_cut_off(answer: bytes, whole: bool) -> None:
+    assert is_whole(answer) == whole
+
+
+@pytest.mark.parametrize(
+    ("host", "own", "starts", "told"),
+    [
+        ("h9", True, True, "h9 cannot be reached by agent: the connection ended with code 3"),
+        ("h9", False, False, "does not listen itself, or is in a container's namespaces"),
+        ("-oProxyCommand=x", True, False, "'-oProxyCommand=x' is no name of a host"),
+    ],
+)
+def test_whose_word_starts_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, own: bool, starts: bool, told: str
+) -> None:
+    """What a launcher tells is run, but not if the file names another process."""
+    monkeypatch.setenv("HOROACC_LOOK_DIR", str(tmp_path / "look"))
+    agent = tmp_path / "agent"
+    agent.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 3\n")
+    agent.chmod(0o755)
+    listener, path = listen("job", LAUNCHER, os.environ)
+    if not own:
+        path.rename(path.with_name(f"job.launcher.{os.getppid()}"))
+    word = framed_word(
+        {"hosts": [host], "launch_agent": str(agent), "mpi_args": "", "python": "python",
+         "variables": {}}
+    )  # fmt: skip
+
+    def serve() -> None:
+        with listener:
+            while True:
+                link, _ = listener.accept()
+                with link:
+                    if question := link.recv(100):
+                        link.sendall(word if question != b"end" else b"")
+                    if question == b"end":
+                        return
+
+    server = threading.Thread(target=serve)
+    server.start()
+    try:
+        view = Asker(RunningJob("job", ())).look(Scope(1, 1))
+    finally:
+        ask({0: str(next(path.parent.iterdir()))}, 5.0, b"end")
+        server.join(60)
+    assert told in view.no_ranks and (tmp_path / "started").exists() == starts
+
+
+def test_another_host_is_asked_once_one_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: set[str] = set()
+
+    class Program:
+        def __init__(self, host: str, _: Any) -> None:
+            self.host = host
+
+        def ask(self, *_: Any, **__: Any) -> Any:
+            if self.host in lost:
+                raise Unreached("lost", "")
+            return {"answers": self.host, "silent": {}}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(elsewhere, "RemoteProgram", Program)
+    told = {"hosts": ["h7", "h8", "h9"], "launch_agent": "", "mpi_args": "", "python": "python"}
+    there = Elsewhere("job", told | {"variables": {}})
+    for host in ("h7", "h8", "h9"):
+        assert there.ask("0 1 1", 1.0) == (host.encode(), {})
+        assert there.ask("0 1 1", 1.0) == (host.encode(), {}) and there.host == host
+        lost.add(host)
+    with pytest.raises(Unreached, match="h7 cannot be reached by ssh: lost"):
+        there.ask("0 1 1", 1.0)
+    lost.remove("h8")
+    assert there.ask("0 1 1", 1.0) == (b"h8", {})
+
+
+def test_jobs_with_ranks_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of init(comm=...) are another job than that of their launcher."""
+    monkeypatch.setenv("HOROACC_LOOK_DIR", str(tmp_path / "look"))
+    first, _ = listen("aaaa", LAUNCHER, os.environ)
+    with first:
+        assert find_job(None).name == "aaaa"
+        second, _ = listen("bbbb", "0", os.environ)
+        with second:
+            assert find_job(None).name == "bbbb"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "agent"),
+    [
+        ([], {}, ""),
+        (["--launch-agent", "bin/reach -v"], {}, "{}/bin/reach -v"),
+        ([], {"OMPI_MCA_plm_rsh_agent": "./bin/reach : rsh"}, "{}/bin/reach"),
+        ([], {"HYDRA_LAUNCHER_EXEC": "no-such-program"}, "no-such-program"),
+    ],
+)
+def test_the_way_to_other_hosts_is_known_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], environ: dict[str, str],
+    agent: str,
+) -> None:  # fmt: skip
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "reach").write_text("")
+    (tmp_path / "bin" / "reach").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    options = parse_arguments([*flags, "-np", "1", "-H", "h9:1", "program"], {})
+    told = way(options, {"HOROACC_LOOK_DIR": "look"} | environ)
+    assert told["launch_agent"] == agent.format(tmp_path)
+    assert told["variables"]["HOROACC_LOOK_DIR"] == str(tmp_path / "look")
