@@ -96,8 +96,11 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   if (set.multi_host) {
     if (running.decision.path != Path::kComposedWindows) return nullptr;
   } else if (running.entries[0]->request.collective == Collective::kAllreduce) {
-    const bool reducible = std::ranges::all_of(running.entries, [](const auto& entry) {
+    // NCCL, if it alone is wanted, need not be there for what it cannot do.
+    const bool nccl = job_.settings.gpu_mode == GpuMode::kNccl;
+    const bool reducible = std::ranges::all_of(running.entries, [&](const auto& entry) {
       return entry->request.on_gpu &&
+             (!nccl || FitsGpuMode(entry->request, GpuMode::kNccl, set.context.ranks)) &&
              std::ranges::all_of(entry->request.tensors, [&](const TensorMeta& tensor) {
                return cuda::CanReduce(tensor.type, entry->request.op);
              });
