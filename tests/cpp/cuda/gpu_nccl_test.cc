@@ -66,6 +66,12 @@ void RefusedOnAll(const char* why, const std::function<void(Settings&, int)>& ch
       [&](Engine& engine, int) {
         const Numbers tensor(10);
         tensor.Fill(nullptr, [](size_t) { return 1; });
+        // NCCL has no averages of integers, so it need not be there for one.
+        Submission average = OnGpu(Collective::kAllreduce, "a", tensor, &tensor, nullptr);
+        average.request.op = ReduceOp::kAverage;
+        const auto averaged = engine.Submit(std::move(average));
+        CHECK(averaged.ok());
+        CHECK(WaitAndRelease(engine, averaged.value()).ok());
         for (int k = 0; k < 2; ++k) {
           const auto handle =
               engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, nullptr));
