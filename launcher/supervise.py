@@ -19,7 +19,7 @@ from pathlib import Path
 from horoacc.launcher import sinks
 from horoacc.launcher.children import DRAIN_SECONDS, LineHandler, MpirunProcess, Rank, ending
 from horoacc.launcher.output import Printer, RankStream
-from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
+from horoacc.launcher.processes import Watchdog, descendants, kill_descendants, signal_group
 
 # How long mpirun may take to end after its last rank did.
 _MPIRUN_SECONDS = 10.0
@@ -28,6 +28,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INTERRUPTED_SECONDS = 0.5
 # Between looks whether such a reader has stalled.
 _LOOK_SECONDS = 0.1
+_GONE_SECONDS = 1.0  # between SIGKILL and the end of a process
 
 
 class Supervisor:
@@ -253,6 +254,10 @@ class Supervisor:
         for stream in self._remote.values():
             stream.end()
         kill_descendants(spared=[self.watchdog.pid])
+        until = time.monotonic() + _GONE_SECONDS
+        while descendants(os.getpid(), [self.watchdog.pid]) and time.monotonic() < until:
+            self._reap()  # a signal is not yet an end, and nothing is to outlive this program
+            time.sleep(0.002)
         self.watchdog.dismiss()
         self._reap()
         signal.set_wakeup_fd(-1)
