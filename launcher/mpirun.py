@@ -22,8 +22,8 @@ from horoacc.launcher.addresses import address_towards
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import start_piped
 from horoacc.launcher.hosts import is_this_host
-from horoacc.launcher.look.elsewhere import way
-from horoacc.launcher.look.window import Reply, framed_word, open_window
+from horoacc.launcher.look.look_server import Reply, framed_status, serve_looks
+from horoacc.launcher.look.remote_ranks import how_reached
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor
@@ -140,14 +140,14 @@ def start_mpirun(
             supervisor.printer.plain(stream, text)
 
     supervisor.add_mpirun(pid, stdout, stderr, take)
-    if known := way(options, own):
+    if known := how_reached(options, own):
         name = short(job_secret.job_name(listener.secret))
 
         def answer(_: bytes, reply: Reply) -> None:
-            reply.give(framed_word(known))
+            reply.give(framed_status(known))
             reply.end()
 
-        if why := open_window(supervisor, name, LAUNCHER, own, answer):
+        if why := serve_looks(supervisor, name, LAUNCHER, own, answer):
             supervisor.printer.say(why)
 
 

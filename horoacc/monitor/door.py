@@ -1,8 +1,8 @@
 """Where processes of a running job are to be found: Unix sockets in a folder of the user's alone.
 
-The core answers at a rank's (csrc/runtime/trace/reading_server.h), the launcher's loop and those of
-agents at theirs (launcher/look/window.py); `horoaccrun top` and `horoaccrun explain` ask. A file
-is named JOB.OWNER.PROCESS, and its owner is a rank, or `launcher`, or `agent`.
+The core answers at a rank's (csrc/runtime/trace/reading_server.h), the loops of the launcher and of
+agents at theirs (launcher/look/look_server.py); `horoaccrun top` and `horoaccrun explain` ask. A
+file is named JOB.OWNER.PROCESS, and its owner is a rank, or `launcher`, or `agent`.
 """
 
 from __future__ import annotations

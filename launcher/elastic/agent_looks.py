@@ -1,6 +1,6 @@
 """An agent's part in looks at its job: it asks the ranks of its host, and is asked itself.
 
-Its loop waits for no rank and no visitor. Of the ranks' answers it sends a part once the
+Its loop waits for no rank and no client. Of the ranks' answers it sends a part once the
 coordinator has taken the one before, so that a slow connection does not keep it from its workers'
 pipes. What is asked at its own socket goes to the coordinator: if ranks of its host listened,
 whoever asks would have found them.
@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING
 
 from horoacc.launcher.elastic.channel import Message
 from horoacc.launcher.look.jobs import silence
-from horoacc.launcher.look.window import BUSY, PART, Reply, framed_word, is_whole, open_window
+from horoacc.launcher.look.look_server import (
+    BUSY,
+    PART,
+    Reply,
+    framed_status,
+    is_whole,
+    serve_looks,
+)
 from horoacc.monitor.door import AGENT, Door, doors, is_users, short
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ class AgentLooks:
         self._loop = loop
         self._job = short(job)
         self._tell = tell
-        self._replies: dict[int, Reply] = {}  # of visitors, the oldest first
+        self._replies: dict[int, Reply] = {}  # of clients, the oldest first
         self._asked = 0
         self._look = 0  # the coordinator's present question,
         self._links: dict[socket.socket, tuple[Door, bytearray]] = {}  # what comes of its ranks,
@@ -56,11 +63,11 @@ class AgentLooks:
         self._due = math.inf
         loop.timers.append(self._on_time)
         loop.closing.callback(self._close)
-        open_window(loop, self._job, AGENT, os.environ, self._hand_on)
+        serve_looks(loop, self._job, AGENT, os.environ, self._hand_on)
 
     def take(self, message: Message) -> None:
         """Takes what the coordinator says: a question to ranks, that it has taken a part of the
-        answers, or an answer to a visitor's question.
+        answers, or an answer to a client's question.
         """
         number = int(message["look"])
         if message["kind"] == "ask":
@@ -88,7 +95,7 @@ class AgentLooks:
         self._replies[self._asked] = reply
         while len(self._replies) > _MOST_LOOKS:  # the coordinator has forgotten the oldest, maybe
             oldest = self._replies.pop(next(iter(self._replies)))
-            oldest.give(framed_word(BUSY))
+            oldest.give(framed_status(BUSY))
             oldest.end()
         text = question.decode(errors="replace")
         self._tell({"kind": "look", "look": self._asked, "question": text})

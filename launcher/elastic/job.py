@@ -22,7 +22,7 @@ from horoacc.launcher.elastic.starters import MpirunAgents
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.kubernetes.hosts import PodHosts
 from horoacc.launcher.kubernetes.pods import Pod, renewal
-from horoacc.launcher.look.window import open_window
+from horoacc.launcher.look.look_server import serve_looks
 from horoacc.launcher.mpirun import Mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
@@ -164,7 +164,7 @@ def run_elastic(
     )  # fmt: skip
     loop.coordinator.door.open(*_own_address(options, caller, pod))
     name = short(loop.coordinator.door.address)
-    if why := open_window(loop, name, LAUNCHER, environ, loop.coordinator.looks.ask):
+    if why := serve_looks(loop, name, LAUNCHER, environ, loop.coordinator.looks.ask):
         printer.say(why)
     script = options.text("host_discovery_script")
     slots = int(options.values["slots_per_host"])

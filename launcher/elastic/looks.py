@@ -19,7 +19,7 @@ from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
 from horoacc.launcher.elastic.door import tell
 from horoacc.launcher.elastic.membership import Membership, Phase
 from horoacc.launcher.look.asking import HERE_SECONDS, STACK_SECONDS
-from horoacc.launcher.look.window import BUSY, PART, Reply, framed_word
+from horoacc.launcher.look.look_server import BUSY, PART, Reply, framed_status
 
 _MOST_LOOKS = 16
 _WAY_SECONDS = 1.0  # more than the ranks of a host have, for the ways there and back
@@ -45,7 +45,7 @@ class _Look:
     reply: Reply
     message: Message
     due: float
-    word: dict[str, Any]
+    status: dict[str, Any]
     """What else is told."""
     agents: dict[Channel, list[int]] = field(default_factory=dict)
     """Those that have not answered, and the ranks that they are to ask."""
@@ -57,25 +57,16 @@ class _Look:
     """Bytes that ranks have answered."""
 
 
-class _HandedOn:
+class _AgentReply(Reply):
     """Somebody asks at an agent: the answer goes there."""
 
     def __init__(self, agent: Channel, number: int) -> None:
+        super().__init__()
         self.due = time.monotonic() + _HANDED_ON_SECONDS
         self.gone = False  # all of the answer
         self._agent = agent
         self._number = number
-        self._text = bytearray()
-        self._over = False
         self._takes = True
-
-    def give(self, part: bytes) -> None:
-        self._text += part
-        self._tell()
-
-    def end(self) -> None:
-        self._over = True
-        self._tell()
 
     def taken(self) -> None:
         """The agent has taken the part before."""
@@ -112,7 +103,7 @@ class Looks:
         self._looks: dict[int, _Look] = {}
         self._asked = 0
         self._present: dict[Channel, int] = {}  # the question that an agent has
-        self._handed_on: dict[tuple[Channel, int], _HandedOn] = {}
+        self._handed_on: dict[tuple[Channel, int], _AgentReply] = {}
 
     def ask(self, question: bytes, reply: Reply) -> None:
         """Has the ranks asked, all at once; `reply` gets what they say, or why none does."""
@@ -125,15 +116,15 @@ class Looks:
             reply.end()
             return
         if len(self._looks) >= _MOST_LOOKS:
-            reply.give(framed_word(BUSY))
+            reply.give(framed_status(BUSY))
             reply.end()
             return
         limit = STACK_SECONDS if line.startswith("1") else HERE_SECONDS
         self._asked += 1
         message = {"kind": "ask", "look": self._asked, "question": line, "seconds": limit}
         # Whoever asks has to know that ranks may keep more events than they tell.
-        word: dict[str, Any] = {"events": used} if used < asked else {}
-        look = _Look(reply, message, time.monotonic() + limit + _WAY_SECONDS, word)
+        status: dict[str, Any] = {"events": used} if used < asked else {}
+        look = _Look(reply, message, time.monotonic() + limit + _WAY_SECONDS, status)
         self._looks[self._asked] = look
         for host, ranks in self._ranks().items():
             if (agent := self._agents.channel(host)) is not None:
@@ -154,10 +145,10 @@ class Looks:
             if (known := self._handed_on.get((agent, number))) is not None:
                 known.taken()
         elif len(self._handed_on) < _MOST_LOOKS:
-            self._handed_on[agent, number] = _HandedOn(agent, number)
+            self._handed_on[agent, number] = _AgentReply(agent, number)
             self.ask(str(message["question"]).encode(), self._handed_on[agent, number])
         else:
-            answer = {"kind": "answer", "look": number, "end": True, "body": framed_word(BUSY)}
+            answer = {"kind": "answer", "look": number, "end": True, "body": framed_status(BUSY)}
             tell(agent, answer)
 
     def on_time(self, now: float) -> float:
@@ -217,11 +208,11 @@ class Looks:
             del self._looks[number]
             if not look.size:
                 named = [f"rank {rank} {why}" for rank, why in look.silent.items()][:_MOST_NAMED]
-                look.word["no_ranks"] = "; ".join([self._why_none(time.monotonic()), *named])
+                look.status["no_ranks"] = "; ".join([self._why_none(time.monotonic()), *named])
             if look.silent:
-                look.word["silent"] = look.silent
-            if look.word:
-                look.reply.give(framed_word(look.word))
+                look.status["silent"] = look.silent
+            if look.status:
+                look.reply.give(framed_status(look.status))
             look.reply.end()
 
     def _why_none(self, now: float) -> str:

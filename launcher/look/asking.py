@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from horoacc.launcher.doctor.reach import Unreached
 from horoacc.launcher.flight_records import Record, parse
-from horoacc.launcher.look.elsewhere import Elsewhere
 from horoacc.launcher.look.jobs import (
     MEET_SECONDS,
     LookError,
@@ -22,10 +21,11 @@ from horoacc.launcher.look.jobs import (
     silence,
     state_of,
 )
-from horoacc.launcher.look.window import WORD, is_whole
+from horoacc.launcher.look.look_server import STATUS, is_whole
+from horoacc.launcher.look.remote_ranks import RemoteRanks
 from horoacc.monitor.door import LAUNCHER, Door, ask, is_shut
 
-__all__ = ["HERE_SECONDS", "STACK_SECONDS", "Asker", "Here", "Scope", "Told", "View"]
+__all__ = ["HERE_SECONDS", "STACK_SECONDS", "Asker", "LocalRanks", "Scope", "Told", "View"]
 
 _BUSY = 0.5  # of a processor
 HERE_SECONDS = 0.7
@@ -110,16 +110,16 @@ class Asker:
 
     def __init__(self, job: RunningJob) -> None:
         self._job = job.name
-        self._here = Here(job.name)
-        self._elsewhere: Elsewhere | None = None
+        self._local = LocalRanks(job.name)
+        self._remote: RemoteRanks | None = None
         self._unreached = ""
         self._again = 0.0  # when hosts are tried again
         self._before: dict[int, Record] = {}  # by rank
 
     def close(self) -> None:
         """Ends what it has started."""
-        if self._elsewhere is not None:
-            self._elsewhere.close()
+        if self._remote is not None:
+            self._remote.close()
 
     def look(self, scope: Scope) -> View:
         """Asks all ranks.
@@ -127,9 +127,9 @@ class Asker:
         Raises:
             LookError: The job is over.
         """
-        told = self._here.ask(scope)
+        told = self._local.ask(scope)
         if not told.records:
-            doors = [door for door in self._here.doors() if door.rank < 0 and not is_shut(door)]
+            doors = [door for door in self._local.doors() if door.rank < 0 and not is_shut(door)]
             if doors:
                 first = min(doors, key=lambda door: door.owner != LAUNCHER)
                 told = self._through(first, scope, told)
@@ -154,46 +154,48 @@ class Asker:
         limit = (STACK_SECONDS if scope.stack else HERE_SECONDS) + _WAY_SECONDS
         question = f"{scope.question}\n".encode()
         listeners: dict[int, int] = {}
-        answer = ask({WORD: str(door.path)}, limit, question, listeners).get(WORD, b"")
-        records, word = _read(answer)
+        answer = ask({STATUS: str(door.path)}, limit, question, listeners).get(STATUS, b"")
+        records, status = _read(answer)
         if records:
             with contextlib.suppress(ValueError, TypeError, OverflowError):
-                silent = {int(rank): str(why) for rank, why in dict(word.get("silent", {})).items()}
-                most = float(word.get("events", math.inf))
+                silent = {
+                    int(rank): str(why) for rank, why in dict(status.get("silent", {})).items()
+                }
+                most = float(status.get("events", math.inf))
                 return Told(records, {**silent, **here.silent}, most=max(most, 0))
             return Told(records, here.silent)
         if here.listen:
             return here
-        if "hosts" in word and self._here.knew_ranks:
+        if "hosts" in status and self._local.knew_ranks:
             return Told({}, here.silent, no_ranks="its ranks on this host have ended")
-        if "hosts" in word:
+        if "hosts" in status:
             # What it tells is run here: no process of a container may choose that.
-            if listeners[WORD] == door.pid and is_beside(door.pid):
-                return self._ask_elsewhere(word, scope)
+            if listeners[STATUS] == door.pid and is_beside(door.pid):
+                return self._ask_elsewhere(status, scope)
             why = (
                 "its ranks are on other hosts, and none is reached from here: process "
                 f"{door.pid} does not listen itself, or is in a container's namespaces"
             )
             return Told({}, {}, no_ranks=why)
         why = f"its {door.owner} {silence(door.pid)}"
-        return Told({}, {}, no_ranks=str(word.get("no_ranks", why)))
+        return Told({}, {}, no_ranks=str(status.get("no_ranks", why)))
 
-    def _ask_elsewhere(self, word: Mapping[str, Any], scope: Scope) -> Told:
+    def _ask_elsewhere(self, status: Mapping[str, Any], scope: Scope) -> Told:
         """Asks a rank on another host, by a process there."""
         if time.monotonic() < self._again:
             return Told({}, {}, no_ranks=self._unreached)
         limit = 2 * STACK_SECONDS if scope.stack else HERE_SECONDS + _ELSEWHERE_SECONDS
         try:
-            self._elsewhere = self._elsewhere or Elsewhere(self._job, word)
-            answers, silent = self._elsewhere.ask(scope.question, limit + _RELAY_SECONDS)
+            self._remote = self._remote or RemoteRanks(self._job, status)
+            answers, silent = self._remote.ask(scope.question, limit + _RELAY_SECONDS)
         except (Unreached, ValueError, KeyError, TypeError, AttributeError) as error:
             self._again = time.monotonic() + _AGAIN_SECONDS
-            hosts = ",".join(map(str, word["hosts"]))
+            hosts = ",".join(map(str, status["hosts"]))
             advice = f"`horoaccrun doctor -H {hosts}` says more"
             self._unreached = f"its ranks are on other hosts, and {error}; {advice}"
             return Told({}, {}, no_ranks=self._unreached)
         records, _ = _read(answers)
-        none = f"none of its ranks listens on {self._elsewhere.host}: they start, or have ended"
+        none = f"none of its ranks listens on {self._remote.host}: they start, or have ended"
         return Told(records, silent, no_ranks="" if silent else none)
 
     def _cpu(self, records: Mapping[int, Record]) -> tuple[dict[int, float], frozenset[int]]:
@@ -210,7 +212,7 @@ class Asker:
         return used, frozenset(busy)
 
 
-class Here:
+class LocalRanks:
     """Asks the ranks whose sockets are on this host, and through one of them the others."""
 
     def __init__(self, job: str) -> None:
@@ -296,7 +298,7 @@ class Here:
 def _read(answers: bytes) -> tuple[dict[int, Record], dict[str, Any]]:
     """The records in answers, and what the process itself had to say; a damaged one is as none."""
     found: dict[int, Record] = {}
-    word: dict[str, Any] = {}
+    status: dict[str, Any] = {}
     at = 0
     while (end := answers.find(b"\n", at)) >= 0:
         try:
@@ -306,8 +308,8 @@ def _read(answers: bytes) -> tuple[dict[int, Record], dict[str, Any]]:
         at = end + 1 + max(size, 0)
         body = answers[end + 1 : at]
         with contextlib.suppress(*_DAMAGES):
-            if rank == WORD:
-                word |= json.loads(body)
+            if rank == STATUS:
+                status |= json.loads(body)
             elif (record := parse(body.decode(errors="replace"))).rank == rank:
                 found[rank] = record
-    return found, word
+    return found, status

@@ -1,4 +1,4 @@
-"""Asks the ranks of a job on its host, for a `horoaccrun top` on another one (elsewhere.py).
+"""Asks the ranks of a job on its host, for a `horoaccrun top` on another one (remote_ranks.py).
 
 Runs as `python -m horoacc.launcher.look.relay JOB`, and ends with its standard input.
 """
@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from horoacc.launcher.doctor.probe import MARK
-from horoacc.launcher.look.asking import Here, Scope
+from horoacc.launcher.look.asking import LocalRanks, Scope
 
 # So long after a question whoever asked is taken for gone: `top` asks once an hour at least.
 _SILENCE_SECONDS = 2 * 3600
@@ -19,7 +19,7 @@ _SILENCE_SECONDS = 2 * 3600
 
 def main() -> None:
     """Answers questions."""
-    here = Here(sys.argv[1])
+    here = LocalRanks(sys.argv[1])
     signal.alarm(_SILENCE_SECONDS)
     for line in sys.stdin:
         asked = json.loads(line)

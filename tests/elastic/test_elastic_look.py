@@ -21,7 +21,7 @@ from test_coordinator import Case
 from test_top import ASKS_AS
 
 from horoacc.launcher.elastic.membership import INFINITE
-from horoacc.launcher.look.window import BUSY
+from horoacc.launcher.look.look_server import BUSY
 from horoacc.monitor.door import ask
 
 WAITS = (

@@ -1,6 +1,6 @@
 """Where the time of a small allreduce between two hosts goes, by samples of both ranks' stacks.
 
-    python -m benchmarks.shares.call [bytes]
+    python -m benchmarks.shares.between_hosts [bytes]
 
 A sample counts for the first part below of which a function is on its stack; the parts' times are
 their shares of the cores' time that a call takes. It needs `perf`, and hosts are parts of one job.

@@ -1,4 +1,4 @@
-"""The socket at which a launcher's loop is asked: visitors that do not read, what is left, and what
+"""The socket at which a launcher's loop is asked: clients that do not read, what is left, and what
 whoever asks believes of an answer.
 """
 
@@ -20,21 +20,21 @@ from launcher_jobs import Job
 
 from horoacc.launcher.arguments import parse_arguments
 from horoacc.launcher.doctor.reach import Unreached
-from horoacc.launcher.look import elsewhere
+from horoacc.launcher.look import remote_ranks
 from horoacc.launcher.look.asking import Asker, Scope
-from horoacc.launcher.look.elsewhere import Elsewhere, way
 from horoacc.launcher.look.jobs import RunningJob, find_job
-from horoacc.launcher.look.window import framed_word, is_whole
+from horoacc.launcher.look.look_server import framed_status, is_whole
+from horoacc.launcher.look.remote_ranks import RemoteRanks, how_reached
 from horoacc.monitor.door import LAUNCHER, ask, listen
 
 BYTES = 8 << 20  # more than sockets hold
 LOOP = f"""
 import os
-from horoacc.launcher.look import window
+from horoacc.launcher.look import look_server
 from horoacc.launcher.output import Printer
 from horoacc.launcher.supervise import Supervisor
 
-window._ANSWER_SECONDS = 1.0
+look_server._ANSWER_SECONDS = 1.0
 
 class Loop(Supervisor):
     def _finished(self):
@@ -45,7 +45,7 @@ def answer(question, reply):
     reply.end()
 
 loop = Loop(Printer(os.environ), 0, 0.0)
-assert window.open_window(loop, "job", "launcher", os.environ, answer) == ""
+assert look_server.serve_looks(loop, "job", "launcher", os.environ, answer) == ""
 loop.run()
 """
 
@@ -71,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[bytes]
         job.wait_until(lambda: not job.alive(), "the end")
 
 
-def test_a_visitor_that_does_not_read_keeps_nobody_waiting(
+def test_a_client_that_does_not_read_keeps_nobody_waiting(
     start: Callable[[], tuple[subprocess.Popen[bytes], Path]],
 ) -> None:
     process, path = start()
@@ -135,7 +135,7 @@ def test_whose_word_starts_a_program(
     listener, path = listen("job", LAUNCHER, os.environ)
     if not own:
         path.rename(path.with_name(f"job.launcher.{os.getppid()}"))
-    word = framed_word(
+    status = framed_status(
         {"hosts": [host], "launch_agent": str(agent), "mpi_args": "", "python": "python",
          "variables": {}}
     )  # fmt: skip
@@ -146,7 +146,7 @@ def test_whose_word_starts_a_program(
                 link, _ = listener.accept()
                 with link:
                     if question := link.recv(100):
-                        link.sendall(word if question != b"end" else b"")
+                        link.sendall(status if question != b"end" else b"")
                     if question == b"end":
                         return
 
@@ -175,9 +175,9 @@ def test_another_host_is_asked_once_one_is_lost(monkeypatch: pytest.MonkeyPatch)
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(elsewhere, "RemoteProgram", Program)
+    monkeypatch.setattr(remote_ranks, "RemoteProgram", Program)
     told = {"hosts": ["h7", "h8", "h9"], "launch_agent": "", "mpi_args": "", "python": "python"}
-    there = Elsewhere("job", told | {"variables": {}})
+    there = RemoteRanks("job", told | {"variables": {}})
     for host in ("h7", "h8", "h9"):
         assert there.ask("0 1 1", 1.0) == (host.encode(), {})
         assert there.ask("0 1 1", 1.0) == (host.encode(), {}) and there.host == host
@@ -217,6 +217,6 @@ def test_the_way_to_other_hosts_is_known_in_every_folder(
     (tmp_path / "bin" / "reach").chmod(0o755)
     monkeypatch.chdir(tmp_path)
     options = parse_arguments([*flags, "-np", "1", "-H", "h9:1", "program"], {})
-    told = way(options, {"HOROACC_LOOK_DIR": "look"} | environ)
+    told = how_reached(options, {"HOROACC_LOOK_DIR": "look"} | environ)
     assert told["launch_agent"] == agent.format(tmp_path)
     assert told["variables"]["HOROACC_LOOK_DIR"] == str(tmp_path / "look")

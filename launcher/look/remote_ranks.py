@@ -1,7 +1,7 @@
 """Ranks on other hosts, asked from a host that has none of the job's, such as a login node.
 
-The launcher of the job tells which hosts there are and how it reaches them (`way`). One small
-process (relay.py) is started on the first that can be reached, as `horoaccrun doctor` does it, and
+The launcher of the job tells which hosts there are and how it reaches them (`how_reached`). One
+small process (relay.py) is started on the first that can be reached, as `horoaccrun doctor` does it, and
 asks a rank there. That launcher is asked only if it is a process of this user in this one's
 namespaces (asking.py), for what it tells is run.
 """
@@ -22,7 +22,7 @@ from horoacc.launcher.arguments import Options
 from horoacc.launcher.doctor.reach import RemoteProgram, Unreached, agent_name, command_on
 from horoacc.launcher.hosts import is_this_host
 
-__all__ = ["Elsewhere", "way"]
+__all__ = ["RemoteRanks", "how_reached"]
 
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")  # by which the relay's Python finds what it needs
 _MOST_HOSTS = 3
@@ -35,7 +35,7 @@ _AGENTS = (
 )  # fmt: skip
 
 
-def way(options: Options, environ: Mapping[str, str]) -> dict[str, Any]:
+def how_reached(options: Options, environ: Mapping[str, str]) -> dict[str, Any]:
     """What whoever asks the launcher is told of a job; nothing if all ranks are on this host.
 
     Args:
@@ -75,7 +75,7 @@ def way(options: Options, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-class Elsewhere:
+class RemoteRanks:
     """The ranks of one job, by a process on a host of theirs."""
 
     def __init__(self, job: str, told: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Elsewhere:
 
         Args:
             job: Its short name.
-            told: What `way` gave.
+            told: What `how_reached` gave.
         """
         self._hosts: list[str] = [str(host) for host in told["hosts"]]
         self._agent = str(told["launch_agent"])

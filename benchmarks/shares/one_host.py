@@ -1,6 +1,6 @@
 """Where the time of calls on one host goes, by samples of all ranks.
 
-    python -m benchmarks.shares.calls [python|own|grouped|hvd|c10d|empty|arena4|arena8 ...]
+    python -m benchmarks.shares.one_host [python|own|grouped|hvd|c10d|empty|arena4|arena8 ...]
 
 The workloads are those of `gradients`, `latency` and `allreduce`. A sample counts for the first
 part whose pattern its symbol fits; while no sample has a rank, it did not run. Needs `perf`.

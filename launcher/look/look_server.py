@@ -1,13 +1,14 @@
 """The Unix socket at which the launcher of a job, or an agent, is asked how the job's ranks are.
 
 It is part of the loop of its process, which waits for nobody: what may come and what is kept of a
-visitor is bounded, in bytes and in time. A question is a line `STACK SECONDS EVENTS`, as a rank
+client is bounded, in bytes and in time. A question is a line `STACK SECONDS EVENTS`, as a rank
 takes it (csrc/runtime/trace/reading_server.h), and so is the answer: of each rank a line `RANK
-BYTES` and so much text. With the number WORD comes what the process itself has to say, as JSON.
+BYTES` and so much text. With the number STATUS comes what the process itself has to say, as JSON.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import math
@@ -15,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from horoacc.monitor.door import (
     AGENT,
@@ -30,34 +31,47 @@ from horoacc.monitor.door import (
 if TYPE_CHECKING:
     from horoacc.launcher.supervise import Supervisor
 
-__all__ = ["BUSY", "PART", "WORD", "Reply", "framed_word", "is_whole", "open_window"]
+__all__ = ["BUSY", "PART", "STATUS", "Reply", "framed_status", "is_whole", "serve_looks"]
 
-WORD = -1
+STATUS = -1
 PART = 48 << 10
 """Bytes of an answer that go over a channel at once: the other end's kernel takes so many."""
 BUSY = {"no_ranks": "many ask for its ranks at the same time: ask again"}
 """What one of too many is told."""
-_MOST_VISITORS = 16
+_MOST_CLIENTS = 16
 _QUESTION_BYTES = 256
 _QUESTION_SECONDS = 1.0
 _ANSWER_BYTES = 64 << 20
 _ANSWER_SECONDS = 15.0
 
 
-class Reply(Protocol):
-    """Who has asked."""
+class Reply(abc.ABC):
+    """The answer to one question: what has come of it, and not gone to the asking process yet."""
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self._text = bytearray()
+        self._over = False
 
     def give(self, part: bytes) -> None:
         """Takes a part of the answer."""
+        self._text += part
+        self._tell()
 
     def end(self) -> None:
         """No more comes."""
+        self._over = True
+        self._tell()
+
+    @abc.abstractmethod
+    def _tell(self) -> None:
+        """Sends what can go now."""
 
 
-def framed_word(word: Mapping[str, Any]) -> bytes:
+def framed_status(status: Mapping[str, Any]) -> bytes:
     """Writes what a process itself has to say as a part of an answer."""
-    text = json.dumps(word).encode()
-    return f"{WORD} {len(text)}\n".encode() + text
+    text = json.dumps(status).encode()
+    return f"{STATUS} {len(text)}\n".encode() + text
 
 
 def is_whole(answer: bytes | bytearray) -> bool:
@@ -75,7 +89,7 @@ def is_whole(answer: bytes | bytearray) -> bool:
     return at == len(answer) > 0
 
 
-def open_window(
+def serve_looks(
     loop: Supervisor,
     job: str,
     owner: str,
@@ -98,11 +112,11 @@ def open_window(
         listener, path = listen(job, owner, environ)
     except OSError as error:
         return cannot_look(error, environ)
-    _Window(loop, listener, path, answer)
+    _LookServer(loop, listener, path, answer)
     return ""
 
 
-class _Window:
+class _LookServer:
     def __init__(
         self,
         loop: Supervisor,
@@ -112,7 +126,7 @@ class _Window:
     ) -> None:
         self.loop = loop
         self.answer = answer
-        self.visitors: list[_Visitor] = []  # the oldest first
+        self.clients: list[_Client] = []  # the oldest first
         self._listener = listener
         self._path = path
         self._watches_again = math.inf
@@ -122,8 +136,8 @@ class _Window:
         loop.closing.callback(self._close)
 
     def _close(self) -> None:
-        for visitor in list(self.visitors):
-            visitor.close()
+        for client in list(self.clients):
+            client.close()
         if self._watches_again == math.inf:
             self.loop.unwatch(self._listener.fileno())
         self._listener.close()
@@ -145,68 +159,59 @@ class _Window:
         if not is_users(link):
             link.close()
             return
-        if len(self.visitors) >= _MOST_VISITORS:
-            silent = [visitor for visitor in self.visitors if visitor.silent]
-            (silent or self.visitors)[0].close()
-        self.visitors.append(_Visitor(self, link))
+        if len(self.clients) >= _MOST_CLIENTS:
+            silent = [client for client in self.clients if client.silent]
+            (silent or self.clients)[0].close()
+        self.clients.append(_Client(self, link))
 
     def _on_time(self, now: float) -> float:
-        for visitor in list(self.visitors):
-            if now >= visitor.due:
-                visitor.close()
+        for client in list(self.clients):
+            if now >= client.due:
+                client.close()
         if now >= self._watches_again:
             self._watches_again = math.inf
             self.loop.watch(self._listener.fileno(), self._accept)
-        return min([self._watches_again, *(visitor.due for visitor in self.visitors)])
+        return min([self._watches_again, *(client.due for client in self.clients)])
 
 
-class _Visitor:
+class _Client(Reply):
     """A connection: its question comes, it waits, and the answer goes."""
 
-    def __init__(self, window: _Window, link: socket.socket) -> None:
+    def __init__(self, server: _LookServer, link: socket.socket) -> None:
+        super().__init__()
         self.silent = True  # its question has not come
         self.due = time.monotonic() + _QUESTION_SECONDS
-        self._window = window
+        self._server = server
         self._link = link
-        self._text = bytearray()  # of the question, and then of the answer what has not gone
-        self._over = False
+        self._question = bytearray()
         self._watched = True
         link.setblocking(False)
-        window.loop.watch(link.fileno(), self._hear)
+        server.loop.watch(link.fileno(), self._hear)
 
     def close(self) -> None:
-        if self in self._window.visitors:
-            self._window.visitors.remove(self)
+        if self in self._server.clients:
+            self._server.clients.remove(self)
             self._watch(False)
             self._link.close()
 
-    def give(self, part: bytes) -> None:
-        self._text += part
-        self._tell()
-
-    def end(self) -> None:
-        self._over = True
-        self._tell()
-
     def _hear(self) -> None:
-        if self not in self._window.visitors:
+        if self not in self._server.clients:
             return  # closed since it could be read
         data = b""
         with contextlib.suppress(OSError):
             data = self._link.recv(_QUESTION_BYTES)
-        self._text += data
-        line, end, _ = bytes(self._text).partition(b"\n")
+        self._question += data
+        line, end, _ = bytes(self._question).partition(b"\n")
         if end:
             self.silent = False
             self.due = time.monotonic() + _ANSWER_SECONDS
             self._watch(False)
-            self._text.clear()
-            self._window.answer(line, self)
-        elif not data or len(self._text) >= _QUESTION_BYTES:
+            self._server.answer(line, self)
+        elif not data or len(self._question) >= _QUESTION_BYTES:
             self.close()
 
     def _tell(self) -> None:
-        if self not in self._window.visitors:
+        if self not in self._server.clients:
             return
         try:
             while self._text:
@@ -226,7 +231,7 @@ class _Visitor:
     def _watch(self, on: bool) -> None:
         """Calls `_tell` when more can go; the question is here by then."""
         if on and not self._watched:
-            self._window.loop.watch(self._link.fileno(), self._tell, writes=True)
+            self._server.loop.watch(self._link.fileno(), self._tell, writes=True)
         elif self._watched and not on:
-            self._window.loop.unwatch(self._link.fileno())
+            self._server.loop.unwatch(self._link.fileno())
         self._watched = on
