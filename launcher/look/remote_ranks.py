@@ -1,9 +1,9 @@
 """Ranks on other hosts, asked from a host that has none of the job's, such as a login node.
 
 The launcher of the job tells which hosts there are and how it reaches them (`how_reached`). One
-small process (relay.py) is started on the first that can be reached, as `horoaccrun doctor` does it, and
-asks a rank there. That launcher is asked only if it is a process of this user in this one's
-namespaces (asking.py), for what it tells is run.
+small process (relay.py) is started on the first that can be reached, as `horoaccrun doctor` does
+it, and asks a rank there. That launcher is asked only if it is a process of this user in this
+one's namespaces (asking.py), for what it tells is run.
 """
 
 from __future__ import annotations
