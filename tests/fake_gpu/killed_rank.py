@@ -1,6 +1,7 @@
 """A rank of a job in which one is killed (test_killed_gpu_rank.py)."""
 
 import signal
+import sys
 import time
 
 import fake_gpu
@@ -17,7 +18,7 @@ tensor = torch.ones(100_000).to("cuda")
 try:
     for step in range(10_000):
         called = time.monotonic()
-        hvd.allreduce(tensor, op=hvd.Max, name=f"step{step % 2}")
+        hvd.allreduce(tensor, op=getattr(hvd, sys.argv[1]), name=f"step{step % 2}")
 except PeerLost as error:
     told = time.monotonic()
     limit = time.monotonic() + 20

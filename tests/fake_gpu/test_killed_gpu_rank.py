@@ -16,13 +16,17 @@ RELEASE_SECONDS = 5.0  # the fault matrix's bound
 
 
 @pytest.mark.parametrize(
-    ("mode", "ranks"),
+    ("mode", "ranks", "op", "turn"),
     [
-        *[("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3)],
-        *[("leader", 8), ("stream", 8), ("several hosts", 4)],
+        *[(*case, "Max", 60) for case in (
+            ("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3),
+            ("leader", 8), ("stream", 8), ("several hosts", 4),
+        )],
+        # A call of Adasum has seven windows here, which pass twice, and the hosts' sums between.
+        *[("stream", 3, "Adasum", turn) for turn in (45, 52, 60, 75)], ("leader", 3, "Adasum", 60),
     ],
 )  # fmt: skip
-def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
+def test_a_killed_rank_releases_the_others(mode: str, ranks: int, op: str, turn: int) -> None:
     env = dict(
         os.environ,
         HOROACC_CUDA_PLUGIN=str(fake_gpu.plugin()),
@@ -33,13 +37,13 @@ def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
         HOROACC_GPU_CHUNK_BYTES="16384",
         FAKE_CUDA_MPS="1",
         # The leader of mode L, or the last rank.
-        HOROACC_FAULT=f"advance:{0 if mode == 'leader' else ranks - 1}:60:kill",
+        HOROACC_FAULT=f"advance:{0 if mode == 'leader' else ranks - 1}:{turn}:kill",
     )
     script = Path(__file__).with_name("killed_rank.py")
     with Holdups() as holdups:
         job = subprocess.run(
             [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", str(ranks),
-             sys.executable, str(script)],
+             sys.executable, str(script), op],
             env=env, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert job.returncode == 128 + 9, job.stdout + job.stderr
