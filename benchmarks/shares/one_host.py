@@ -1,6 +1,6 @@
 """Where the time of calls on one host goes, by samples of all ranks.
 
-    python -m benchmarks.shares.one_host [python|own|grouped|hvd|c10d|empty|arena4|arena8 ...]
+    python -m benchmarks.shares.one_host [NAME ...]  # of CASES
 
 The workloads are those of `gradients`, `latency` and `allreduce`. A sample counts for the first
 part whose pattern its symbol fits; while no sample has a rank, it did not run. Needs `perf`.
@@ -22,7 +22,8 @@ PARTS = {  # patterns of "symbol object"
     r"|Waits::Spin|vdso_clock|pick_|_entity|update_curr|yield_task|do_syscall|entry_SYSCALL|syscall",
     "Python": r" (python|libpython)",
     "torch": r" (libtorch_cpu|libc10|libtorch_python)",
-    "horoacc: binding to Python, and torch's ops": r" (_core|torch-ops-)",
+    "TensorFlow": r" (libtensorflow|_pywrap|libpywrap)",
+    "horoacc: bindings, and ops of torch and TensorFlow": r" (_core|torch-ops-|tensorflow-ops-)",
     "horoacc: submission (name, entry, row)": r"Submi|Publish|MakeEntry|Name|InFlight|Request",
     "horoacc: decision": r"Decid|SegmentController|HostGroup|TakeReady|SetSegment|FusionPlan",
     "horoacc: the reduction": r"Reduce|DirectSlices|TwoPhase|WindowRing|CopyPast|ExecSlot",
@@ -54,6 +55,8 @@ CASES = {
     "hvd": Case(2, slices.Rotation, (1 << 10, "torch", "in place")),
     "c10d": Case(2, slices.Rotation, (1 << 10, "torch", "c10d")),
     "empty": Case(2, slices.Rotation, (1 << 10, "torch", "empty")),
+    "eager": Case(2, slices.Rotation, (1 << 20, "private", "eager")),
+    "graph": Case(2, slices.Rotation, (1 << 20, "private", "graph")),
     "arena4": Case(4, slices.Rotation, (16 << 20, "arena", "in place"), "all"),
     "arena8": Case(8, slices.Rotation, (16 << 20, "arena", "in place"), "all"),
 }  # fmt: skip

@@ -4,7 +4,8 @@
 
 Each rank trains the two copies of `benchmarks.lockstep` in turns: one communicates, the other's
 ranks meet at a barrier. A sample counts for the first part whose pattern its symbol fits. For the
-time that no sample has the rank did not run. Needs `perf`.
+time that no sample has the rank did not run; the last rows tell why not, by the kernel's record of
+switches in turns of their own. Needs `perf`, as root.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from benchmarks import lockstep, shares
 from benchmarks.group import Group, groups
 from benchmarks.shares.samples import common, sampled
+from benchmarks.shares.switches import STATES, switched
 
 PARTS = {  # patterns of "symbol object"
     "waiting: yields, spins, sleeps": r"barrier-|sched_yield|__schedule\b|finish_task_switch|futex"
@@ -57,33 +59,37 @@ def _show(net: str, group: Group) -> None:
     copies = (lockstep.ALONE, lockstep.TOGETHER)
     each = {copy: max(group.run(lockstep.train, copy, 60)) for copy in copies}  # until it is locked
     times: dict[str, list[float]] = {copy: [] for copy in copies}
-    parts = {copy: dict.fromkeys(PARTS, 0.0) for copy in copies}
+    parts = {copy: dict.fromkeys([*PARTS, *STATES], 0.0) for copy in copies}
     pids = group.run(shares.pid)
     for turn in range(2 * _TURNS):
         copy = copies[turn % 2]
         steps = max(2, round(_SECONDS / each[copy]))
-        spans, parts_of_turn = sampled(
-            pids, PARTS, functools.partial(group.run, shares.span, copy, steps)
-        )
+        work = functools.partial(group.run, shares.span, copy, steps)
+        spans, parts_of_turn = sampled(pids, PARTS, work)
         times[copy] += [(end - begin) / steps for begin, end in spans]
         first, last = common(spans)
         for part, nanoseconds in parts_of_turn.items():
             # of the step to what both were sampled for
-            scale = times[copy][-1] / (last - first)
-            parts[copy][part] += nanoseconds / 1e3 * scale
-    step = {copy: 1e6 * statistics.mean(times[copy]) for copy in copies}
-    alone, together = (
-        {part: microseconds / _TURNS / lockstep.RANKS for part, microseconds in parts[copy].items()}
-        for copy in copies
-    )
-    rows = [(part, alone[part], together[part]) for part in PARTS]
-    ran = [sum(alone.values()), sum(together.values())]
-    rows.append(("not running", step[copies[0]] - ran[0], step[copies[1]] - ran[1]))
-    rows.append(("step", step[copies[0]], step[copies[1]]))
+            scale = times[copy][-1] / (last - first) / lockstep.RANKS
+            parts[copy][part] += nanoseconds / 1e9 * scale
+        spans, shares_of_turn = switched(pids, work)
+        for state, share in shares_of_turn.items():
+            parts[copy][state] += share * (spans[0][1] - spans[0][0]) / steps
     print(f"\n{net}: us of a step of a rank\n")
     print("| part | lockstep | together | more |\n|---|---|---|---|")
-    for part, one, other in rows:
-        print(f"| {part} | {one:.0f} | {other:.0f} | {other - one:+.0f} |")
+
+    def row(name: str, seconds: list[float]) -> None:
+        one, other = (1e6 * each for each in seconds)
+        print(f"| {name} | {one:.0f} | {other:.0f} | {other - one:+.0f} |")
+
+    for part in PARTS:
+        row(part, [parts[copy][part] / _TURNS for copy in copies])
+    step = {copy: statistics.mean(times[copy]) for copy in copies}
+    ran = {copy: sum(parts[copy][part] for part in PARTS) / _TURNS for copy in copies}
+    row("not running", [step[copy] - ran[copy] for copy in copies])
+    row("step", [step[copy] for copy in copies])
+    for state in STATES:
+        row(state, [parts[copy][state] / _TURNS for copy in copies])
 
 
 if __name__ == "__main__":
