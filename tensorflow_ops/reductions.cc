@@ -23,6 +23,7 @@ class Reduction {
  public:
   explicit Reduction(OpKernelConstruction* construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &op_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("recurring", &recurring_));
     prescale_ = Factor(construction, "prescale_factor");
     postscale_ = Factor(construction, "postscale_factor");
   }
@@ -30,6 +31,7 @@ class Reduction {
   [[nodiscard]] int op() const { return op_; }
   void Describe(ha_call* call) const {
     call->op = op_;
+    call->recurring = recurring_ ? 1 : 0;
     call->prescale = prescale_;
     call->postscale = postscale_;
   }
@@ -50,6 +52,7 @@ class Reduction {
   }
 
   int op_ = HA_AVERAGE;
+  bool recurring_ = false;
   double prescale_ = 1;
   double postscale_ = 1;
 };
@@ -132,6 +135,7 @@ class Reducescatter {
   HOROACC_COLLECTIVE.Attr("reduce_op: int = 0") \
       .Attr("prescale_factor: string = '1'")    \
       .Attr("postscale_factor: string = '1'")   \
+      .Attr("recurring: bool = false")          \
       .Attr("ignore_name_scope: bool = false")
 
 REGISTER_OP("HorovodAllreduce")

@@ -102,6 +102,7 @@ Status ReadCall(const ha_call& call, const ha_tensor* tensors, size_t count,
   submission.limit_seconds = call.limit_seconds;
   if (call.gpu) submission.device = {call.gpu->device, call.gpu->stream};
   submission.grouped = call.grouped != 0;
+  if (call.recurring != 0) submission.recurs = horoacc::Recurs::kByName;
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
   if (call.collective == HA_JOIN && count > 0)
     return MakeError(ErrorKind::kInvalid, "join takes no tensors");

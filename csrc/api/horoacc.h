@@ -142,6 +142,10 @@ typedef struct {
   /* Not 0: a group, with tensors "<name>_<i>of<n>". HA_MISMATCH if the ranks' groups of one name
    * differ in their number of tensors. */
   int32_t grouped;
+  /* Not 0: the allreduce has a name and comes again and again, as that of a graph's op does. Of a
+   * set on several hosts no bucket fuses it with others, and where hosts may begin such calls
+   * without a message (more than 64 KiB, at most 2 MiB) they do, from the second one on. */
+  int32_t recurring;
 } ha_call;
 
 /* Runs once, after the handle is complete: on the engine's completion thread, or on a thread in

@@ -91,7 +91,7 @@ Error Decider::Refusal(TensorKey key, std::span<const uint32_t> present) const {
 
 ReadyItem Decider::ItemOf(TensorKey key) const {
   const Row& lowest = control_.row(0, key.id, key.generation);
-  const bool fusable = key.id < kNamedIds && lowest.alone == 0 &&
+  const bool fusable = key.id < kNamedIds && lowest.recurs == Recurs::kNo &&
                        lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
   return {key.id, lowest.sequence, lowest.sync_round, BytesOf(control_, context_, key), fusable};
 }

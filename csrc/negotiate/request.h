@@ -69,6 +69,14 @@ struct Proposal {
   bool operator==(const Proposal&) const = default;
 };
 
+/// Whether a call comes again and again. Then no bucket fuses it with others, and hosts may begin
+/// it without a message (multi_host/grants.h).
+enum class Recurs : uint8_t {
+  kNo,
+  kInPlan,  ///< it is a bucket of a locked plan
+  kByName,  ///< by its name: the caller says so
+};
+
 struct Request {
   Collective collective = Collective::kAllreduce;
   ReduceOp op = ReduceOp::kSum;

@@ -101,7 +101,7 @@ struct CollectiveEntry final : Entry {
   std::string group_name;   ///< of a group's call: see GroupName
   Proposal proposal;
   bool agreed = false;  ///< once `complete`: all ranks have proposed the same
-  bool alone = false;   ///< no bucket fuses it with other calls
+  Recurs recurs = Recurs::kNo;
   Request request;
   std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
   std::vector<int64_t> received_splits;
@@ -115,7 +115,9 @@ struct CollectiveEntry final : Entry {
   /// Of a refusal: the other ranks may need it only if these calls go well (IsMoot).
   std::vector<std::shared_ptr<CollectiveEntry>> doubts;
   /// Tells the other ranks that this one has left a locked plan; nobody waits for it here.
-  [[nodiscard]] bool IsRefusal() const { return alone && !request.local_error.empty(); }
+  [[nodiscard]] bool IsRefusal() const {
+    return recurs == Recurs::kInPlan && !request.local_error.empty();
+  }
   /// A refusal of a call that no other rank is going to make: one of `doubts` has failed, or not
   /// all ranks proposed the same with it.
   [[nodiscard]] bool IsMoot() const {

@@ -11,11 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from horoacc import reduction
+from horoacc.collectives.calls import ALLREDUCE
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow.graph_buckets import buckets
-from horoacc.tensorflow.reductions import allreduce, grouped_allreduce
+from horoacc.tensorflow.reductions import allreduce, reduce_unit
 from horoacc.tensorflow.sizes import divided, local_divisor
 from horoacc.tensorflow.variables import variable_of
 from horoacc.tensorflow.whole_steps import tied
@@ -87,8 +88,11 @@ class GradientReducer:
                 )  # fmt: skip
             elif grad is not None:
                 dense.append(index)
-        for part in self._parts(dense, reduced, keys):
-            for index, grad in zip(part, self._reduce(part, reduced), strict=True):
+        parts = self._parts(dense, reduced, keys)
+        for part in parts:
+            # Of several, those that are ready share a message and a call between hosts.
+            unit = self._reduce(part, reduced, recurring=len(parts) == 1)
+            for index, grad in zip(part, unit, strict=True):
                 reduced[index] = grad
         return reduced
 
@@ -115,18 +119,13 @@ class GradientReducer:
         parts = reduction.partition([keys[index] for index in dense], self._groups)
         return [[place[key] for key in part] for part in parts]
 
-    def _reduce(self, part: list[int], grads: list[Any]) -> list[Any]:
-        arguments: dict[str, Any] = {
-            "op": self._scaling.op,
-            "prescale_factor": self._scaling.prescale,
-            "postscale_factor": self._scaling.postscale,
-            "compression": self._compression,
-            "process_set": self.process_set,
-            "name": self._member(part[0]),
-        }
-        if len(part) == 1:
-            return [allreduce(grads[part[0]], **arguments)]
-        return grouped_allreduce([grads[index] for index in part], **arguments)
+    def _reduce(self, part: list[int], grads: list[Any], recurring: bool) -> list[Any]:
+        return reduce_unit(
+            ALLREDUCE, [grads[index] for index in part], self._compression,
+            self._scaling.op, (self._scaling.prescale, self._scaling.postscale),
+            self._member(part[0]), self.process_set, False, len(part) if len(part) > 1 else None,
+            recurring,
+        )  # fmt: skip
 
 
 def key_of(variable: Any) -> int:

@@ -125,11 +125,17 @@ def reduce(
     process_set: int,
     grouped: bool,
     ignore_name_scope: bool = False,
+    recurring: bool = False,
 ) -> list[Any]:
-    """Runs "allreduce" or "reducescatter" as `each` does."""
+    """Runs "allreduce" or "reducescatter" as `each` does.
+
+    A `recurring` call comes again in each run of its graph, and is the only one: between hosts it
+    needs no message from the second run on (`ha_call` in the C API).
+    """
     return each(
         collective, tensors, name, process_set, grouped, ignore_name_scope, reduce_op=op,
         prescale_factor=repr(float(scales[0])), postscale_factor=repr(float(scales[1])),
+        recurring=recurring,
     )  # fmt: skip
 
 

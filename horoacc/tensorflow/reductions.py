@@ -84,10 +84,11 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         return allreduce_sparse(tensor, op, scales, name, process_set, ignore_name_scope)
     call = (op, scales, name, process_set, ignore_name_scope)
-    return _reduce(ALLREDUCE, [tensor], compression, *call, None)[0]
+    return reduce_unit(ALLREDUCE, [tensor], compression, *call, None)[0]
 
 
-def _reduce(
+@as_written
+def reduce_unit(
     collective: int,
     given: Sequence[Any],
     compression: type[Compressor],
@@ -97,6 +98,7 @@ def _reduce(
     process_set: ProcessSet,
     ignore_name_scope: bool,
     count: int | None,
+    recurring: bool = False,
 ) -> list[Any]:
     """Compresses and reduces tensors; `count` is the number of those of a grouped call."""
     with validating(collective, name, process_set, count):
@@ -112,7 +114,7 @@ def _reduce(
         compressed = [compression.compress(tensor) for tensor in tensors]
     reduced = raw_ops.reduce(
         COLLECTIVE_NAMES[collective], [tensor for tensor, _ in compressed], name, op, scales,
-        set_id(process_set), count is not None, ignore_name_scope,
+        set_id(process_set), count is not None, ignore_name_scope, recurring,
     )  # fmt: skip
     return decompress_all(compression, reduced, compressed)
 
@@ -155,7 +157,7 @@ def grouped_allreduce(
     with validating(ALLREDUCE, name, process_set, len(tensors)):
         op = resolve_op(op, average)
     call = (op, (prescale_factor, postscale_factor), name, process_set, ignore_name_scope)
-    return _reduce(ALLREDUCE, tensors, compression, *call, len(tensors))
+    return reduce_unit(ALLREDUCE, tensors, compression, *call, len(tensors))
 
 
 @as_written
@@ -193,7 +195,7 @@ def reducescatter(
     """
     del device_dense
     call = (op, (prescale_factor, postscale_factor), name, process_set, ignore_name_scope)
-    return _reduce(REDUCESCATTER, [tensor], compression, *call, None)[0]
+    return reduce_unit(REDUCESCATTER, [tensor], compression, *call, None)[0]
 
 
 @as_written
@@ -215,4 +217,4 @@ def grouped_reducescatter(
     del device_dense
     check_group(tensors, REDUCESCATTER, name, process_set)
     call = (op, (prescale_factor, postscale_factor), name, process_set, False)
-    return _reduce(REDUCESCATTER, tensors, compression, *call, len(tensors))
+    return reduce_unit(REDUCESCATTER, tensors, compression, *call, len(tensors))

@@ -122,3 +122,50 @@ def test_a_process_set() -> None:
         assert ops_of(model).get("HorovodGroupedAllreduce", 0) == (1 if members.size() > 1 else 0)
         both = hvd.allgather_object(trained, process_set=members)
         assert all(one == both[0] for one in both)
+
+
+class Halves:
+    """Two graphs, whose only calls have the same name, and `shapes` of their own."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        self.weights = [tf.Variable(tf.fill(shape, 0.5)) for shape in shapes]
+        self.steps = [tf.function(self._step) for _ in shapes]
+
+    def _step(self, weight: Any, factor: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * weight) * factor
+        return hvd.DistributedGradientTape(tape).gradient(loss, [weight])[0]
+
+    def train(self, turns: int, mine: float) -> None:
+        mean = np.mean([turn + 1 for turn in range(hvd.size())])
+        for turn in range(turns):
+            for weight, step in zip(self.weights, self.steps, strict=True):
+                got = step(weight, tf.constant(mine * (turn + 1)))
+                assert (got.numpy() == np.float32(mean) * (turn + 1)).all()
+
+
+MESSAGES = ("plan_granted", "plan_dropped")
+
+
+@pytest.mark.parametrize("env", [{"HOROACC_SIMULATED_HOSTS": "each"}])
+@pytest.mark.parametrize(
+    ("shapes", "granted"),
+    [([(300, 257)], 8), ([(4, 5)], 0), ([(300, 257), (300, 256)], 0), ([(600, 1024)], 0)],
+    ids=["begins without a message", "goes with its message", "another request each time", "long"],
+)
+def test_the_only_call_of_a_graph_between_hosts(
+    env: dict[str, str], shapes: list[tuple[int, ...]], granted: int
+) -> None:
+    model = Halves(*shapes)
+    before = hvd.counters()
+    model.train(10, hvd.rank() + 1.0)
+    now = hvd.counters()
+    # The root hears of the first one, and of the second one that it is as the first.
+    assert [now[name] - before[name] for name in MESSAGES] == [granted, 0]
+    hvd.allreduce(tf.ones(3), name="others")  # goes on beside it
+    model.train(2, hvd.rank() + 1.0)
+    if hvd.rank() == 1:
+        model.steps[0] = tf.function(Halves(shapes[0])._step)
+        model.weights[0] = tf.Variable(tf.ones(shapes[0][:1]))
+    with pytest.raises(tf.errors.OpError, match="shape"):
+        model.train(1, 1.0)

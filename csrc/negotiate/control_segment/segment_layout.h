@@ -74,7 +74,7 @@ struct alignas(64) Row {
   /// rank that is missing writes its row.
   std::atomic<uint8_t> notify{0};
   uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
-  uint8_t alone = 0;   ///< no bucket fuses the call with others
+  Recurs recurs = Recurs::kNo;
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
   uint8_t proposes = 0;      ///< there is a `proposal`
   int32_t root = 0;

@@ -100,7 +100,7 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
     if (!known.request) known.request = request;
     if (!first && request == known.request) first = &row;
     const uint32_t member = members_[r];
-    if (member == 0) news.place = {key.id, row.sequence, row.sync_round, row.alone != 0};
+    if (member == 0) news.place = {key.id, row.sequence, row.sync_round, row.recurs};
     (void)news.ready_set.Add(request, {&member, 1});
   }
   if (told.empty()) return std::nullopt;

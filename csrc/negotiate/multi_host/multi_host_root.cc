@@ -8,6 +8,12 @@
 #include "negotiate/multi_host/eager.h"
 
 namespace horoacc {
+namespace {
+
+constexpr size_t kMostRecurring = 4096;
+
+}  // namespace
+
 MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold,
                              bool composes, bool grants)
     : global_ranks_(std::move(global_ranks)),
@@ -68,8 +74,11 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   Whole whole{call, FactsOf(ready_set, false), Whole::Kind::kScheduled};
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
-  const bool planned = grants_ && reduces && call.named && pending.place.alone && !own.on_gpu &&
-                       bytes > 0 && bytes <= kMostGrantedBytes;
+  const Recurs recurs = pending.place.recurs;
+  bool planned = grants_ && reduces && call.named && recurs != Recurs::kNo && !own.on_gpu &&
+                 bytes > 0 && bytes <= kMostGrantedBytes;
+  if (planned && recurs == Recurs::kByName)
+    planned = CameBefore(call, ready_set.groups()[0].request);
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
   } else if (reduces && own.on_gpu) {
@@ -83,7 +92,7 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   whole.facts.request.collective = own.collective;
   whole_.emplace(id, std::move(whole));
   const ReadyItem ready{id, pending.place.sequence, pending.place.sync_round, bytes,
-                        call.named && reduces && !pending.place.alone};
+                        call.named && reduces && recurs == Recurs::kNo};
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
 }
 
@@ -120,6 +129,15 @@ CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const 
     }
   }
   return facts;
+}
+
+bool MultiHostRoot::CameBefore(const CallName& call,
+                               const std::shared_ptr<const Request>& request) {
+  if (recurring_.size() >= kMostRecurring) recurring_.clear();  // names that do not come again
+  std::shared_ptr<const Request>& last = recurring_[call];
+  const bool same = last && (last == request || *last == *request);
+  last = request;
+  return same;
 }
 
 // The plan knows calls by the root's ids. An id may have gone to another name, and a name to

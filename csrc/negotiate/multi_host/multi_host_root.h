@@ -19,7 +19,7 @@ struct RootPlace {
   uint32_t id = 0;
   uint64_t sequence = 0;
   uint32_t sync_round = 0;
-  bool alone = false;  ///< no bucket fuses the call with others
+  Recurs recurs = Recurs::kNo;
 };
 
 /// Every call returns the decisions that it brings about, in their order.
@@ -101,6 +101,9 @@ class MultiHostRoot {
   [[nodiscard]] Error Refusal(const CallName& call, const ReadySet& ready_set) const;
   [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
+  /// Whether the call comes as it came before: then it may well do so again.
+  [[nodiscard]] bool CameBefore(const CallName& call,
+                                const std::shared_ptr<const Request>& request);
   void Abandon(uint32_t id, Verdicts& verdicts);
   void Skip(const CallName& call, Verdicts& verdicts);
   void Run(const Bucket& ids, Verdicts& verdicts);
@@ -124,6 +127,8 @@ class MultiHostRoot {
   PlanState plan_;
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
+  /// Of recurring calls, as they ran last.
+  std::map<CallName, std::shared_ptr<const Request>> recurring_;
   std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
   PlanChanges plan_changes_;
 };

@@ -261,7 +261,7 @@ Calls::Others Engine::OthersIn(uint32_t process_set, const std::string& name) co
   for (uint32_t r = 0; r < set->context.ranks; ++r) {
     const Row& row = set->control->row(r, *id, arrivals.open());
     if (row.generation.load(std::memory_order_acquire) != arrivals.open()) continue;
-    if (row.alone != 0 && row.error > 0) return Others::kRefused;
+    if (row.recurs == Recurs::kInPlan && row.error > 0) return Others::kRefused;
   }
   return Others::kSubmitted;
 }

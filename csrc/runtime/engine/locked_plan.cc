@@ -153,7 +153,7 @@ void LockedPlan::Call(Member& member, uint64_t proposal) {
 Status LockedPlan::SubmitBucket(Bucket& bucket) {
   Submission submission = call_;
   submission.name = bucket.name;
-  submission.alone = true;
+  submission.recurs = Recurs::kInPlan;
   submission.request.way = way_;
   submission.request.tensors.reserve(bucket.members.size());
   submission.buffers.reserve(bucket.members.size());
@@ -187,7 +187,7 @@ Status LockedPlan::SubmitBucket(Bucket& bucket) {
 void LockedPlan::Refuse(Bucket& bucket, const std::string& why) {
   Submission submission = call_;
   submission.name = bucket.name;
-  submission.alone = true;
+  submission.recurs = Recurs::kInPlan;
   submission.doubts = doubts_;
   submission.request.local_error = "left the locked plan: " + why;
   (void)around_.calls.Submit(std::move(submission));  // gives no handle

@@ -125,7 +125,7 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   row.proposes = entry.proposal.plan != 0 ? 1 : 0;
   if (row.proposes != 0 || set.multi_host) row.proposal = entry.proposal;
   if (set.multi_host) row.way = request.way;
-  row.alone = entry.alone ? 1 : 0;
+  row.recurs = entry.recurs;
   row.root = request.root;
   row.collective = static_cast<uint8_t>(request.collective);
   row.op = static_cast<uint8_t>(request.op);

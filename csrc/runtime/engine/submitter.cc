@@ -93,7 +93,7 @@ std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& sub
   entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
   entry->proposal.plan = submission.proposal;
-  entry->alone = submission.alone;
+  entry->recurs = submission.recurs;
   entry->doubts = std::move(submission.doubts);
   SetLimit(*entry, submission.limit_seconds);
   entry->tensors.reserve(submission.buffers.size());
@@ -134,8 +134,10 @@ Result<uint64_t> Submitter::Submit(Submission&& submission) {
   if (local_error.empty()) local_error = ReasonInvalid(*set, submission, job_.rank());
   if (job_.events.active()) {  // a timeline shows each tensor by itself
     submission.proposal = 0;
-    if (submission.alone && local_error.empty()) local_error = "a timeline is being written";
+    if (submission.recurs == Recurs::kInPlan && local_error.empty())
+      local_error = "a timeline is being written";
   }
+  if (submission.recurs == Recurs::kByName && !set->multi_host) submission.recurs = Recurs::kNo;
   const std::shared_ptr<CollectiveEntry> entry = MakeEntry(set->id, submission);
   if (!submission.device) publisher_.CheckNumerics(*entry);
   if (submission.device && entry->request.local_error.empty()) {

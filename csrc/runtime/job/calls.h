@@ -26,7 +26,7 @@ struct Submission {
   std::function<void()> done;
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
   uint64_t proposal = 0;     ///< of a plan; 0: none
-  bool alone = false;        ///< no bucket fuses it with other calls
+  Recurs recurs = Recurs::kNo;
   std::vector<std::shared_ptr<CollectiveEntry>> doubts;  ///< of a refusal: see CollectiveEntry
   /// The GPU in whose memory the buffers lie, and the stream on which they become ready.
   struct Device {

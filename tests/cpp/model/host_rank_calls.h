@@ -99,7 +99,7 @@ inline void HostRank::WriteRow(Call& call) {
   Row& row = control().row(control().me(), call.key.id, call.key.generation);
   row.number = call.number;
   row.sync_round = waits_;
-  row.alone = call.planned ? 1 : 0;
+  row.recurs = call.planned ? Recurs::kInPlan : Recurs::kNo;
   row.error = 0;
   if (call.refuses) {  // its text is any memory of the rank
     row.extra = place_.arena->OffsetOf(place_.inputs->at(call.name));

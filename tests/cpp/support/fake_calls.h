@@ -59,7 +59,8 @@ class FakeCalls final : public Calls {
   Result<uint64_t> Submit(Submission submission) override {
     if (job_.aborted) return MakeError(ErrorKind::kAborted, "the job was aborted");
     const std::string name = submission.name;
-    const bool refuses = submission.alone && !submission.request.local_error.empty();
+    const bool refuses =
+        submission.recurs == Recurs::kInPlan && !submission.request.local_error.empty();
     for (const auto& [handle, held] : held_) CHECK(refuses || held->name() != name);
     if (refuses_groups && submission.request.tensors.size() > 1)
       submission.request.local_error = "this rank refuses";
