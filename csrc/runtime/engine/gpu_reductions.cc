@@ -39,6 +39,33 @@ bool HasResultOnAll(const CollectiveEntry& entry) {
   return collective != Collective::kReduce && collective != Collective::kGather;
 }
 
+bool IsAdasum(const ProcessSet& set, const Running& running) {
+  return running.entries[0]->request.op == ReduceOp::kAdasum && set.context.ranks > 1;
+}
+
+std::vector<cuda::BucketTensor> BucketTensors(const ProcessSet& set, const Running& running) {
+  std::vector<cuda::BucketTensor> tensors;
+  for (const auto& entry : running.entries) {
+    const Request& request = entry->request;
+    const double divisor =
+        request.op == ReduceOp::kAverage ? static_cast<double>(set.context.ranks) : 1.0;
+    // One vector has nothing to be combined with.
+    const bool alone = request.op == ReduceOp::kAdasum && set.context.ranks == 1;
+    const ReduceOp op = alone ? ReduceOp::kSum : request.op;
+    for (size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorMeta& tensor = request.tensors[t];
+      const DType type = cuda::ReducedAs(tensor.type, op);
+      tensors.push_back({.input = static_cast<const std::byte*>(entry->device->source(t)),
+                         .output = static_cast<std::byte*>(entry->device->target(t)),
+                         .count = tensor.bytes() / SizeOf(type),
+                         .type = type,
+                         .op = op,
+                         .scale = {request.prescale, request.postscale, divisor}});
+    }
+  }
+  return tensors;
+}
+
 // How many ranks have told that all of it stays on their GPU.
 uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
   uint32_t count = 0;
@@ -77,8 +104,21 @@ bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks) {
          });
 }
 
-// Of those that the GPU group has opened.
-GpuMode GpuReductions::ModeOf(const ProcessSet& set, const Running& running) {
+// Of those that the GPU group has opened. The CPU does an Adasum for which a rank lacks memory.
+std::optional<GpuMode> GpuReductions::ModeOf(ProcessSet& set, Running& running) {
+  if (!set.multi_host && IsAdasum(set, running)) {
+    if (!running.adasum) {
+      running.adasum =
+          std::make_unique<cuda::AdasumSums>(*set.gpu_group, BucketTensors(set, running),
+                                             running.entries[0]->device->blocks(), set.context);
+    }
+    const std::optional<bool> possible = running.adasum->OnAllRanks();
+    if (!possible) return std::nullopt;
+    if (!*possible) {
+      running.adasum.reset();
+      return GpuMode::kCpuReduce;
+    }
+  }
   uint64_t bytes = 0;
   bool nccl_can = true;
   for (const auto& entry : running.entries) {
@@ -183,35 +223,18 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
 }
 
 // The place of modes: each is an Execution of a bucket on the GPUs of a GPU group.
-std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Running& running,
+std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, Running& running,
                                                       GpuMode mode, Status& status) {
   if (running.entries[0]->request.collective != Collective::kAllreduce)
     return MakeExchangeRun(set, running, mode, status);
   std::vector<cuda::DeviceCall*> calls;
-  std::vector<cuda::BucketTensor> tensors;
+  for (const auto& entry : running.entries) calls.push_back(entry->device.get());
+  std::vector<cuda::BucketTensor> tensors = BucketTensors(set, running);
   uint64_t bytes = 0;
-  bool adasum = false, complex = false;
-  for (const auto& entry : running.entries) {
-    const Request& request = entry->request;
-    const double divisor =
-        request.op == ReduceOp::kAverage ? static_cast<double>(set.context.ranks) : 1.0;
-    adasum = request.op == ReduceOp::kAdasum && set.context.ranks > 1;
-    // One vector has nothing to be combined with.
-    const bool alone = request.op == ReduceOp::kAdasum && !adasum;
-    const ReduceOp op = alone ? ReduceOp::kSum : request.op;
-    calls.push_back(entry->device.get());
-    for (size_t t = 0; t < request.tensors.size(); ++t) {
-      const TensorMeta& tensor = request.tensors[t];
-      const DType type = cuda::ReducedAs(tensor.type, op);
-      complex = complex || IsComplex(type);
-      tensors.push_back({.input = static_cast<const std::byte*>(entry->device->source(t)),
-                         .output = static_cast<std::byte*>(entry->device->target(t)),
-                         .count = tensor.bytes() / SizeOf(type),
-                         .type = type,
-                         .op = op,
-                         .scale = {request.prescale, request.postscale, divisor}});
-      bytes += tensor.bytes();
-    }
+  bool complex = false;
+  for (const cuda::BucketTensor& tensor : tensors) {
+    complex = complex || IsComplex(tensor.type);
+    bytes += tensor.count * SizeOf(tensor.type);
   }
   job_.counters.buckets.fetch_add(1, std::memory_order_relaxed);
   (mode == GpuMode::kLeader   ? job_.counters.gpu_leader_bytes
@@ -223,18 +246,11 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
     job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
                      entry->display_name, cuda::NameOf(mode));
   }
-  std::unique_ptr<cuda::AdasumSums> sums;
-  if (adasum) {
-    auto made = cuda::AdasumSums::Make(*set.gpu_group, tensors, calls[0]->blocks(), set.context);
-    if (!made.ok()) {
-      status = made.error();
-      return nullptr;
-    }
-    sums = std::move(made).value();
-  }
   cuda::Bucket bucket(*set.gpu_group, std::move(tensors));
-  if (adasum || (complex && mode == GpuMode::kKernel))
-    return std::make_unique<cuda::ShardRun>(std::move(bucket), std::move(calls), std::move(sums));
+  if (running.adasum || (complex && mode == GpuMode::kKernel)) {
+    return std::make_unique<cuda::ShardRun>(std::move(bucket), std::move(calls),
+                                            std::move(running.adasum));
+  }
   if (mode == GpuMode::kLeader)
     return std::make_unique<cuda::LeaderRun>(std::move(bucket), std::move(calls));
   if (mode == GpuMode::kNccl)

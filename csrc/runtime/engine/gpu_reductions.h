@@ -2,6 +2,7 @@
 // Collectives that GPUs carry out, if the ranks agree that they can.
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "execute/cuda/host/gpu_group.h"
 #include "runtime/engine/device_calls.h"
@@ -31,12 +32,12 @@ class GpuReductions {
   std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host,
                                   GpuExecution on_gpus);
   /// Of a set on one host.
-  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode,
+  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, Running& running, GpuMode mode,
                                          Status& status);
 
  private:
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
-  [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
+  [[nodiscard]] static std::optional<GpuMode> ModeOf(ProcessSet& set, Running& running);
   std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode,
                                              Status& status);
   /// The set's GPUs; null: the host reduces.

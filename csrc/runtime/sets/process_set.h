@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/settings.h"
-#include "execute/cuda/host/gpu_group.h"
+#include "execute/cuda/host/adasum_sums.h"
 #include "execute/execution.h"
 #include "negotiate/control_segment/set_segment.h"
 #include "negotiate/controller.h"
@@ -21,9 +21,10 @@ namespace horoacc {
 struct Running {
   Decision decision;
   std::vector<std::shared_ptr<CollectiveEntry>>
-      entries;                           ///< by member; none if this rank takes no part
-  std::optional<SetContext> context;     ///< of a partial decision; the execution uses it
-  std::unique_ptr<Execution> execution;  ///< none if there was nothing to do
+      entries;                               ///< by member; none if this rank takes no part
+  std::optional<SetContext> context;         ///< of a partial decision; the execution uses it
+  std::unique_ptr<cuda::AdasumSums> adasum;  ///< on GPUs, until it begins
+  std::unique_ptr<Execution> execution;      ///< none if there was nothing to do
 
   /// Some of its tensors lie in GPUs' memory; so they do on every rank.
   [[nodiscard]] bool OnGpu() const {

@@ -90,9 +90,13 @@ std::vector<CaseTensor> OfTypes(ReduceOp op, std::initializer_list<DType> types,
   return tensors;
 }
 
+// With the small ones, more than the tensors of a window that are launched at a time.
 std::vector<CaseTensor> Floats(Scale scale) {
-  return OfTypes(ReduceOp::kAdasum,
-                 {DType::kFloat32, DType::kFloat16, DType::kFloat64, DType::kBFloat16}, scale);
+  std::vector<CaseTensor> tensors =
+      OfTypes(ReduceOp::kAdasum,
+              {DType::kFloat32, DType::kFloat16, DType::kFloat64, DType::kBFloat16}, scale);
+  tensors.insert(tensors.end(), 150, {DType::kFloat32, ReduceOp::kAdasum, scale, 7});
+  return tensors;
 }
 std::vector<CaseTensor> ComplexNumbers(Scale scale) {
   return OfTypes(ReduceOp::kProduct, {DType::kComplex64, DType::kComplex128}, scale);
@@ -159,6 +163,31 @@ TEST(adasum_goes_through_the_cpu_where_gpus_cannot) {
     CHECK(Counter(engine, "gpu_bytes") > 0);
   });
   unsetenv("FAKE_CUDA_NO_WORDS");
+}
+
+// Nor where one rank can pin no memory that the others see. Everything else stays on GPUs.
+TEST(adasum_goes_through_the_cpu_where_a_rank_cannot_pin) {
+  setenv("FAKE_CUDA_PINS_LITTLE", "1", 1);
+  RunRanks(3, InMode("stream"), [](Engine& engine, int rank) {
+    for (int turn = 0; turn < 3; ++turn) {
+      Group group{Floats({0.3, 1.7, 1.0})};
+      group.Draw(rank + turn);
+      group.RunOnHost(engine);
+      group.RunOnGpu(engine, rank == 1 ? 1 : 0, turn == 1);
+      group.Compare({"stream", 3, true});
+    }
+    const uint64_t copied = Counter(engine, "gpu_bytes");
+    CHECK(copied > 0);
+    CHECK_EQ(Counter(engine, "gpu_stream_bytes"), 0U);
+    Group products{ComplexNumbers({})};
+    products.Draw(rank);
+    products.RunOnHost(engine);
+    products.RunOnGpu(engine, rank == 1 ? 1 : 0, true);
+    products.Compare({"stream", 3, true});
+    CHECK_EQ(Counter(engine, "gpu_bytes"), copied);
+    CHECK(Counter(engine, "gpu_stream_bytes") > 0);
+  });
+  unsetenv("FAKE_CUDA_PINS_LITTLE");
 }
 
 // On several hosts neither is the GPUs'.

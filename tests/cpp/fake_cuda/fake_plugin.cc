@@ -95,7 +95,11 @@ int Pack(void*, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
   return 0;
 }
 
-int Pin(void*, void* memory, size_t bytes, ha_cuda_error* error) {
+// FAKE_CUDA_PINS_LITTLE is a device that pins no block of the size of one for copies.
+int Pin(void* self, void* memory, size_t bytes, ha_cuda_error* error) {
+  const char* const limited = std::getenv("FAKE_CUDA_PINS_LITTLE");
+  if (limited != nullptr && std::atoi(limited) == *static_cast<int*>(self) && bytes > 1 << 20)
+    return Fail(error, "too much to pin (fake)");
   if (reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return Fail(error, "not on a page (fake)");
   const std::scoped_lock lock(TheWorld().mutex);
   auto& pinned = TheWorld().pinned[static_cast<std::byte*>(memory)];

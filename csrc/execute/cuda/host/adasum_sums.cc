@@ -9,13 +9,14 @@ namespace horoacc::cuda {
 namespace {
 
 constexpr size_t kProductsAtOnce = 2048;  // some hundred microseconds
+constexpr uint64_t kNoMemory = ~uint64_t{0};
 
 }  // namespace
 
-AdasumSums::AdasumSums(GpuGroup& group, const std::vector<BucketTensor>& tensors,
+AdasumSums::AdasumSums(GpuGroup& group, std::vector<BucketTensor> tensors,
                        std::shared_ptr<PinnedBlocks> blocks, const SetContext& context)
     : group_(group),
-      tensors_(tensors),
+      tensors_(std::move(tensors)),
       blocks_(std::move(blocks)),
       context_(context),
       pairs_(ProductCount(group.ranks())),
@@ -28,25 +29,25 @@ AdasumSums::AdasumSums(GpuGroup& group, const std::vector<BucketTensor>& tensors
   starts_.push_back(chunks);
   lanes_ = (chunks + group.ranks() - 1) / group.ranks() * pairs_ * kPairDoubles;
   for (size_t pair = group.me(); pair < pairs_; pair += group.ranks()) products_.emplace_back();
+  const uint64_t sums = tensors_.size() * own_pairs_;
+  own_ = blocks_->Take(lanes_ * sizeof(double) + sums * sizeof(TwoPartSum));
+  const bool usable = own_ && context_.staging->Contains(own_) && blocks_->IsPinned(own_);
+  group_.info(group_.me())
+      .sums.store(usable ? static_cast<uint64_t>(own_ - context_.memory[context_.me]) : kNoMemory,
+                  std::memory_order_relaxed);
+  if (usable) std::fill_n(SumsOf(group_.me(), 0), sums, TwoPartSum());
+  told_ = group_.NextWindow();
+  group_.Tell(&GpuPeerInfo::stored, told_);
 }
 
-Result<std::unique_ptr<AdasumSums>> AdasumSums::Make(GpuGroup& group,
-                                                     const std::vector<BucketTensor>& tensors,
-                                                     std::shared_ptr<PinnedBlocks> blocks,
-                                                     const SetContext& context) {
-  std::unique_ptr<AdasumSums> made(new AdasumSums(group, tensors, std::move(blocks), context));
-  const uint64_t sums = tensors.size() * made->own_pairs_;
-  made->own_ = made->blocks_->Take(made->lanes_ * sizeof(double) + sums * sizeof(TwoPartSum));
-  const bool shared = made->own_ && context.staging->Contains(made->own_);
-  if (!shared || !made->blocks_->IsPinned(made->own_)) {
-    return MakeError(ErrorKind::kSystem,
-                     "there is no pinned memory that all ranks see for the products of Adasum");
+// No rank tells anew before all have looked: an Adasum ends on no rank before all have begun it, on
+// GPUs or by the CPU.
+std::optional<bool> AdasumSums::OnAllRanks() const {
+  if (!group_.AllHave(&GpuPeerInfo::stored, told_)) return std::nullopt;
+  for (uint32_t rank = 0; rank < group_.ranks(); ++rank) {
+    if (group_.info(rank).sums.load(std::memory_order_relaxed) == kNoMemory) return false;
   }
-  group.info(group.me())
-      .sums.store(static_cast<uint64_t>(made->own_ - context.memory[context.me]),
-                  std::memory_order_relaxed);
-  std::fill_n(made->SumsOf(group.me(), 0), sums, TwoPartSum());
-  return made;
+  return true;
 }
 
 // Kernels may still write there. Without an event nobody knows when they have ended: then the block
@@ -77,20 +78,18 @@ Status AdasumSums::Launch(const BucketPart& part, uint64_t first, uint64_t count
                            static_cast<const ha_cuda_adasum*>(&job));
 }
 
-Status AdasumSums::Multiply(const BucketWindow& window) const {
+Status AdasumSums::Multiply(const BucketPart& part) const {
   const uint64_t ranks = group_.ranks();
-  for (const BucketPart& part : window.parts) {
-    const uint64_t unit = SizeOf(tensors_[part.tensor].type);
-    const uint64_t count = part.bytes / unit;
-    const uint64_t chunk = starts_[part.tensor] + part.first_byte / unit / kAdasumChunk;
-    ha_cuda_adasum job{};
-    job.begun = part.first_byte / unit % kAdasumChunk;
-    job.first = (group_.me() + ranks - chunk % ranks) % ranks;
-    job.step = ranks;
-    job.sums = LanesOf(chunk + job.first);
-    if (job.first * kAdasumChunk < job.begun + count) HA_TRY(Launch(part, 0, count, job));
-  }
-  return {};
+  const uint64_t unit = SizeOf(tensors_[part.tensor].type);
+  const uint64_t count = part.bytes / unit;
+  const uint64_t chunk = starts_[part.tensor] + part.first_byte / unit / kAdasumChunk;
+  ha_cuda_adasum job{};
+  job.begun = part.first_byte / unit % kAdasumChunk;
+  job.first = (group_.me() + ranks - chunk % ranks) % ranks;
+  job.step = ranks;
+  job.sums = LanesOf(chunk + job.first);
+  if (job.first * kAdasumChunk >= job.begun + count) return {};
+  return Launch(part, 0, count, job);
 }
 
 bool AdasumSums::AddSome() {
@@ -116,16 +115,13 @@ bool AdasumSums::WeighNext() {
   return factors_.size() == tensors_.size();
 }
 
-Status AdasumSums::Combine(const BucketWindow& window) const {
-  for (const BucketPart& part : window.parts) {
-    const uint64_t count = part.bytes / SizeOf(tensors_[part.tensor].type);
-    const auto [first, last] = ShardOf(group_, count);
-    ha_cuda_adasum job{};
-    job.step = 1;
-    job.factors = factors_[part.tensor].data();
-    if (first < last) HA_TRY(Launch(part, first, last - first, job));
-  }
-  return {};
+Status AdasumSums::Combine(const BucketPart& part) const {
+  const uint64_t count = part.bytes / SizeOf(tensors_[part.tensor].type);
+  const auto [first, last] = ShardOf(group_, count);
+  ha_cuda_adasum job{};
+  job.step = 1;
+  job.factors = factors_[part.tensor].data();
+  return first < last ? Launch(part, first, last - first, job) : Status();
 }
 
 }  // namespace horoacc::cuda

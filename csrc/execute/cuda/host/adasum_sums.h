@@ -1,6 +1,7 @@
 #pragma once
 // Adasum on GPUs: the products of a bucket's tensors, and the factors that follow from them.
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "execute/cuda/host/bucket.h"
@@ -16,25 +17,25 @@ namespace horoacc::cuda {
 /// pairs.
 class AdasumSums {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<AdasumSums>> Make(
-      GpuGroup& group, const std::vector<BucketTensor>& tensors,
-      std::shared_ptr<PinnedBlocks> blocks, const SetContext& context);
+  /// Tells the other ranks whether there is such memory here.
+  AdasumSums(GpuGroup& group, std::vector<BucketTensor> tensors,
+             std::shared_ptr<PinnedBlocks> blocks, const SetContext& context);
   ~AdasumSums();
   AdasumSums(const AdasumSums&) = delete;
   AdasumSums& operator=(const AdasumSums&) = delete;
 
-  /// Launches for each tensor of a window that all ranks show: this rank's chunks.
-  [[nodiscard]] Status Multiply(const BucketWindow& window) const;
+  /// Whether all ranks have the memory, once all have told. Nothing else may be called without it.
+  [[nodiscard]] std::optional<bool> OnAllRanks() const;
+  /// A launch for a tensor's part of a window that all ranks show: this rank's chunks.
+  [[nodiscard]] Status Multiply(const BucketPart& part) const;
   /// Once all ranks' GPUs have multiplied all windows: adds up some chunks. True: that were all.
   bool AddSome();
   /// Once all ranks have added up: the factors of one more tensor. True: that were all.
   bool WeighNext();
-  /// Launches for each tensor that combine this rank's shard in all buffers.
-  [[nodiscard]] Status Combine(const BucketWindow& window) const;
+  /// A launch that combines this rank's shard of the part in all buffers.
+  [[nodiscard]] Status Combine(const BucketPart& part) const;
 
  private:
-  AdasumSums(GpuGroup& group, const std::vector<BucketTensor>& tensors,
-             std::shared_ptr<PinnedBlocks> blocks, const SetContext& context);
   /// What a rank has put into its memory: lanes of its chunks, then its pairs' sums of each tensor.
   [[nodiscard]] double* MemoryOf(uint64_t rank) const;
   [[nodiscard]] double* LanesOf(uint64_t chunk) const {
@@ -55,6 +56,7 @@ class AdasumSums {
   std::vector<uint64_t> starts_;  ///< first chunk of every tensor, and the number of chunks
   uint64_t lanes_ = 0;            ///< doubles of lanes in a rank's memory
   std::byte* own_ = nullptr;
+  uint64_t told_ = 0;   ///< its number among the GPU group's windows
   uint64_t chunk_ = 0;  ///< the next to be added up
   size_t tensor_ = 0;   ///< whose it is
   std::vector<TwoPartSum> products_;

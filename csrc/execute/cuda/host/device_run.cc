@@ -30,7 +30,11 @@ Result<bool> DeviceRun::Agree() {
       step_ = Step::kRefused;
       return true;
     }
-    if (agreed.value() != GpuMode::kCpuReduce && OnGpusOfTheGroup()) mode = parts_.mode();
+    if (agreed.value() != GpuMode::kCpuReduce && OnGpusOfTheGroup()) {
+      const std::optional<GpuMode> chosen = parts_.mode();
+      if (!chosen) return false;
+      mode = *chosen;
+    }
   }
   if (mode != GpuMode::kCpuReduce) {
     Status status;

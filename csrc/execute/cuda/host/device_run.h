@@ -21,8 +21,8 @@ class DeviceRun final : public Execution {
     std::vector<DeviceCall*> calls;  ///< this rank's
     bool pipelined = false;          ///< the host begins before all inputs are there
     /// The mode for this decision, once the GPU group has agreed on one in which GPUs reduce.
-    /// kCpuReduce: they cannot.
-    std::function<GpuMode()> mode;
+    /// kCpuReduce: they cannot. None: another rank has to say first whether it can.
+    std::function<std::optional<GpuMode>()> mode;
     std::function<std::unique_ptr<Execution>(GpuMode, Status&)> on_gpus;
     /// Called once the inputs are on the host, or before if pipelined. Null: nothing is to be done.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;

@@ -1,6 +1,13 @@
 #include "execute/cuda/host/shard_run.h"
 
+#include <algorithm>
+
 namespace horoacc::cuda {
+namespace {
+
+constexpr size_t kLaunchesAtOnce = 64;  // some hundred microseconds
+
+}  // namespace
 
 Result<bool> ShardRun::Go() {
   switch (step_) {
@@ -19,7 +26,8 @@ Result<bool> ShardRun::Go() {
     }
     case Step::kWork: {
       if (!group_.AllHave(&GpuPeerInfo::packed, shown_)) return false;
-      HA_TRY(Work());
+      HA_ASSIGN(const bool all, Work());
+      if (!all) return true;
       HA_ASSIGN(ended_, group_.Record());
       step_ = Step::kWorked;
       return true;
@@ -50,10 +58,18 @@ Result<bool> ShardRun::Go() {
   }
 }
 
-Status ShardRun::Work() const {
-  if (!sums_) return bucket_.ReduceShard(window_);
-  return multiplies_ ? sums_->Multiply(bucket_.window(window_))
-                     : sums_->Combine(bucket_.window(window_));
+Result<bool> ShardRun::Work() {
+  if (!sums_) {
+    HA_TRY(bucket_.ReduceShard(window_));
+    return true;
+  }
+  const std::vector<BucketPart>& parts = bucket_.window(window_).parts;
+  const size_t end = std::min(part_ + kLaunchesAtOnce, parts.size());
+  for (; part_ < end; ++part_)
+    HA_TRY(multiplies_ ? sums_->Multiply(parts[part_]) : sums_->Combine(parts[part_]));
+  if (part_ < parts.size()) return false;
+  part_ = 0;
+  return true;
 }
 
 Status ShardRun::Leave() {

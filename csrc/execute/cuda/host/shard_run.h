@@ -23,7 +23,8 @@ class ShardRun final : public GpuRun {
  private:
   enum class Step { kShow, kShown, kWork, kWorked, kLeave, kAdd, kWeigh };
   [[nodiscard]] Result<bool> Go() override;
-  [[nodiscard]] Status Work() const;
+  /// Launches some of a window. True: that was all.
+  [[nodiscard]] Result<bool> Work();
   /// All ranks are through with the window.
   [[nodiscard]] Status Leave();
 
@@ -32,6 +33,7 @@ class ShardRun final : public GpuRun {
   Step step_ = Step::kShow;
   bool multiplies_ = sums_ != nullptr;  ///< the first time over the windows
   size_t window_ = 0;
+  size_t part_ = 0;      ///< the next of the window's, of an Adasum
   uint64_t shown_ = 0;   ///< number of the window among the GPU group's when it was shown
   uint64_t number_ = 0;  ///< and now
   GpuEvent ended_;
