@@ -1,7 +1,6 @@
 // Allreduces of GPUs' tensors on several hosts, whose GPUs add up inside each: the bits of the same
 // calls of tensors of the host, for every type and operation, on hosts of any shape. Processes:
 // tests/fake_gpu.
-#include <cstring>
 #include <random>
 
 #include "fake_cuda/gpu_calls.h"
@@ -31,39 +30,14 @@ std::vector<CaseTensor> Tensors(uint32_t ranks) {
   return tensors;
 }
 
-// The same call twice, for the first one finds out what the GPUs can.
 void CheckHosts(const char* hosts, int ranks, const Pairs& more, bool in_place) {
   const std::vector<CaseTensor> tensors = Tensors(static_cast<uint32_t>(ranks));
   RunRanks(ranks, OnHosts(hosts, more), [&](Engine& engine, int rank) {
-    const int device = rank % 2;
-    void* const stream = fake_cuda_stream(device);
     std::mt19937 random(rank);
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const size_t bytes = tensors[t].count * SizeOf(tensors[t].type);
-      std::vector<std::byte> input(bytes), expected(bytes + 1);
-      Fill(random, tensors[t], input);
-      const std::string name = std::to_string(t);
-      // At an odd address, so that the calls are no cheap ones of shared memory.
-      auto handle =
-          engine.Submit(Allreduce("cpu" + name, tensors[t], input.data(), expected.data()));
-      CHECK(handle.ok());
-      CHECK(WaitAndRelease(engine, handle.value()).ok());
-      const OnDevice given(device, bytes + 1), taken(device, bytes + 1);
-      void* const output = in_place ? given.data() : taken.data();
-      for (int turn = 0; turn < 2; ++turn) {
-        if (bytes > 0) std::memcpy(given.host(), input.data(), bytes);
-        Submission submission = Allreduce("gpu" + name, tensors[t], given.data(), output);
-        submission.device = {device, stream};
-        Finish(engine, engine.Submit(std::move(submission)), stream);
-        fake_cuda_synchronize(stream);
-        if (bytes == 0) continue;
-        if (std::memcmp(fake_cuda_real(output), expected.data(), bytes) == 0) continue;
-        check::Fail(__FILE__, __LINE__,
-                    std::string(NameOf(tensors[t].op)) + " of " + std::to_string(tensors[t].count) +
-                        " " + std::string(NameOf(tensors[t].type)) + " on " + hosts + ", turn " +
-                        std::to_string(turn));
-      }
-    }
+    CompareWithHost(engine, rank % 2, tensors, in_place, hosts,
+                    [&](const CaseTensor& tensor, std::vector<std::byte>& bytes) {
+                      Fill(random, tensor, bytes);
+                    });
     CHECK(Counter(engine, "gpu_composed_bytes") > 0);
   });
 }
