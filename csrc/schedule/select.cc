@@ -39,10 +39,10 @@ std::vector<std::string_view> Names(std::string_view text) {
 }  // namespace
 
 const char* NameOf(Path path) {
-  constexpr const char* kNames[] = {"none",          "last_arriver",    "direct_slices",
-                                    "adasum_slices", "flat_windows",    "two_phase_windows",
-                                    "exchange",      "eager",           "schedule",
-                                    "composed",      "composed_windows"};
+  constexpr const char* kNames[] = {
+      "none",         "last_arriver",      "direct_slices",    "adasum_slices",
+      "flat_windows", "two_phase_windows", "exchange",         "eager",
+      "schedule",     "composed",          "composed_windows", "nccl"};
   return kNames[static_cast<int>(path)];
 }
 

@@ -22,8 +22,9 @@ enum class Path : uint8_t {
   kSchedule,         ///< over data links, by the algorithm that SelectAlgorithm names
   kComposed,  ///< between hosts: sums inside hosts, in memory that all see, and a schedule of them
   kComposedWindows,  ///< the same of private memory, which passes through windows
+  kNccl,             ///< by NCCL, across hosts; inside a host GPUs agree on a mode by themselves
 };
-inline constexpr int kPathCount = 11;
+inline constexpr int kPathCount = 12;
 [[nodiscard]] const char* NameOf(Path path);
 
 /// The facts on which the choice depends; all ranks agree on them.

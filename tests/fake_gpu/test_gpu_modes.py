@@ -100,7 +100,15 @@ def test_the_bits_are_the_cpus() -> None:
     assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
 
 
-@pytest.mark.parametrize("env", [pytest.param(NCCL, id="nccl")])
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(NCCL, id="nccl"),
+        pytest.param(NCCL | {"HOROACC_SIMULATED_HOSTS": "each"}, id="each"),
+        pytest.param(NCCL | {"HOROACC_SIMULATED_HOSTS": "3+1"}, id="3+1",
+                     marks=pytest.mark.only_ranks(4)),
+    ],
+)  # fmt: skip
 def test_nccl_reduces_what_it_can_and_the_cpu_the_rest() -> None:
     gpu = fake_gpu.install()
     library = os.environ["HOROACC_NCCL_LIBRARY"]
@@ -237,6 +245,13 @@ def test_what_the_ranks_agree_on(mode: str) -> None:
         pytest.param({"HOROACC_GPU_MODE": "nccl", "HOROACC_NCCL_LIBRARY": "/nowhere/nccl.so"},
                      "rank 0 of the process set: NCCL cannot be loaded: /nowhere/nccl.so",
                      id="no_nccl"),
+        pytest.param({"HOROACC_GPU_MODE": "nccl", "HOROACC_NCCL_LIBRARY": "/nowhere/nccl.so",
+                      "HOROACC_SIMULATED_HOSTS": "1+1"},
+                     "rank [01] of the process set: NCCL cannot be loaded: /nowhere/nccl.so",
+                     id="no_nccl_on_hosts"),
+        pytest.param(NCCL | {"HOROACC_SIMULATED_HOSTS": "1+1", "HOST_NCCL_VERSION": "1"},
+                     "rank 0 of the process set has NCCL 2.27.7, rank 1 has 2.26.5",
+                     id="another_nccl_on_hosts"),
         pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_SIMULATED_HOSTS": "1+1"},
                      "do not all share a host", id="hosts"),
     ],
@@ -245,6 +260,8 @@ def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
     fake_gpu.install()
     device = 0 if os.environ.get("FAKE_GPU_EACH") == "0" else hvd.rank()
     tensor = torch.ones(100).to(f"cuda:{device}")
+    if "HOST_NCCL_VERSION" in os.environ:
+        os.environ["HOST_NCCL_VERSION"] = ("22707", "22605")[hvd.rank()]
     with pytest.raises(ConfigError, match=why):
         hvd.allreduce(tensor, op=hvd.Sum)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3

@@ -20,18 +20,19 @@ RELEASE_SECONDS = 5.0  # the fault matrix's bound
     [
         *[(*case, "Max", 60) for case in (
             ("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3),
-            ("leader", 8), ("stream", 8), ("several hosts", 4),
+            ("leader", 8), ("stream", 8), ("auto on 2+2", 4), ("nccl on 2+2", 4),
         )],
         # A call of Adasum has seven windows here, which pass twice, and the hosts' sums between.
         *[("stream", 3, "Adasum", turn) for turn in (45, 52, 60, 75)], ("leader", 3, "Adasum", 60),
     ],
 )  # fmt: skip
 def test_a_killed_rank_releases_the_others(mode: str, ranks: int, op: str, turn: int) -> None:
+    mode, _, hosts = mode.partition(" on ")
     env = dict(
         os.environ,
         HOROACC_CUDA_PLUGIN=str(fake_gpu.plugin()),
-        HOROACC_GPU_MODE="auto" if mode == "several hosts" else mode,
-        HOROACC_SIMULATED_HOSTS="2+2" if mode == "several hosts" else "",
+        HOROACC_GPU_MODE=mode,
+        HOROACC_SIMULATED_HOSTS=hosts,
         HOROACC_NCCL_LIBRARY=str(fake_gpu.nccl()),
         HOROACC_FUSION_THRESHOLD="65536",
         HOROACC_GPU_CHUNK_BYTES="16384",

@@ -36,7 +36,8 @@ Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& contr
   if (place_.tree.parent) {
     aggregator_.emplace(place_.tree.subtree, kSubtreeTimeout);
   } else {
-    root_.emplace(place_.ranks, place_.fusion_threshold, place_.composes, place_.grants);
+    root_.emplace(place_.ranks, place_.fusion_threshold, place_.composes, place_.grants,
+                  place_.nccl);
   }
   if (place_.tree.hosts == 2) {
     exchange_.emplace();

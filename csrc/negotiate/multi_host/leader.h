@@ -34,6 +34,7 @@ class Leader {
     uint64_t fusion_threshold = 0;
     bool composes = false;          ///< see MultiHostRoot
     bool grants = false;            ///< see MultiHostRoot
+    bool nccl = false;              ///< see MultiHostRoot
     FaultPoints* faults = nullptr;  ///< null: none
   };
   Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& control,

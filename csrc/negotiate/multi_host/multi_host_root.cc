@@ -15,10 +15,11 @@ constexpr size_t kMostRecurring = 4096;
 }  // namespace
 
 MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold,
-                             bool composes, bool grants)
+                             bool composes, bool grants, bool nccl)
     : global_ranks_(std::move(global_ranks)),
       composes_(composes),
       grants_(grants),
+      nccl_(nccl),
       grants_now_(grants),
       joined_(global_ranks_.size()),
       plan_memory_(PlanState::BytesFor(kNamedIds)),
@@ -82,7 +83,8 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
   } else if (reduces && own.on_gpu) {
-    if (composes_ && ready_set.shared()) whole.kind = Whole::Kind::kComposedOnGpus;
+    if ((nccl_ || composes_) && ready_set.shared())
+      whole.kind = nccl_ ? Whole::Kind::kNccl : Whole::Kind::kComposedOnGpus;
   } else if ((composes_ || planned) && reduces) {
     whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
     whole.granted = planned;
@@ -174,9 +176,9 @@ void MultiHostRoot::Skip(const CallName& call, Verdicts& verdicts) {
 }
 
 void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
-  for (const Whole::Kind kind :
-       {Whole::Kind::kScheduled, Whole::Kind::kComposed, Whole::Kind::kComposedWindows,
-        Whole::Kind::kComposedOnGpus, Whole::Kind::kAdasum, Whole::Kind::kEager}) {
+  for (const Whole::Kind kind : {Whole::Kind::kScheduled, Whole::Kind::kComposed,
+                                 Whole::Kind::kComposedWindows, Whole::Kind::kComposedOnGpus,
+                                 Whole::Kind::kNccl, Whole::Kind::kAdasum, Whole::Kind::kEager}) {
     MultiHostDecision unit;
     for (const uint32_t id : ids) {
       const auto found = whole_.find(id);
@@ -192,6 +194,8 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
         unit.decision.path = Path::kComposed;
       else if (kind == Whole::Kind::kComposedWindows || kind == Whole::Kind::kComposedOnGpus)
         unit.decision.path = Path::kComposedWindows;
+      else if (kind == Whole::Kind::kNccl)
+        unit.decision.path = Path::kNccl;
       else if (!IsBarrier(whole.facts.request.collective))
         unit.decision.path = Path::kSchedule;
       unit.calls.push_back(std::move(whole.call));

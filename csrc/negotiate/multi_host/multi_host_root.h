@@ -28,9 +28,10 @@ class MultiHostRoot {
   using Verdicts = std::vector<MultiHostDecision>;
 
   /// `composes`: allreduces run composed, with windows unless all ranks' memory is shared.
-  /// `grants`: calls of locked plans do, too, and are granted (grants.h).
+  /// `grants`: calls of locked plans do, too, and are granted (grants.h). `nccl`: NCCL reduces what
+  /// stays on GPUs.
   MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold, bool composes = false,
-                bool grants = false);
+                bool grants = false, bool nccl = false);
 
   /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
   /// member 0 is among them.
@@ -88,6 +89,7 @@ class MultiHostRoot {
       kComposed,
       kComposedWindows,
       kComposedOnGpus,
+      kNccl,
       kAdasum,
       kEager
     };
@@ -113,6 +115,7 @@ class MultiHostRoot {
   const std::vector<int> global_ranks_;
   const bool composes_;
   const bool grants_;
+  const bool nccl_;
   bool grants_now_;
   uint64_t granted_ = 0;  ///< grants so far
   std::map<CallName, Pending> pending_;

@@ -16,6 +16,11 @@ bool Gives(Collective collective, bool is_root) {
   return is_root || !only_root;
 }
 
+bool IsEmpty(const Request& request) {
+  return std::ranges::all_of(request.tensors,
+                             [](const TensorMeta& tensor) { return tensor.bytes() == 0; });
+}
+
 // On several hosts GPUs add up inside each, and the rest of the work is ComposedRun's.
 bool StaysOnHostsGpus(const MultiHostSet& set, const Request& request) {
   return request.collective == Collective::kAllreduce && set.composes() &&
@@ -35,20 +40,28 @@ DeviceCalls::DeviceCalls(Job& job)
 
 Status DeviceCalls::CheckMode(const ProcessSet& set) const {
   const GpuMode wanted = job_.settings.gpu_mode;
-  if (!set.multi_host || wanted == GpuMode::kAuto || wanted == GpuMode::kCpuReduce) return {};
+  const bool inside_hosts =
+      wanted == GpuMode::kLeader || wanted == GpuMode::kStream || wanted == GpuMode::kKernel;
+  if (!set.multi_host || !inside_hosts) return {};
   return cuda::RefuseMode(wanted, "the ranks do not all share a host");
 }
 
 // Otherwise the tensors are copied to the host at once. Those that stay may still be copied later,
 // if the ranks do not agree on a mode in which GPUs reduce.
-bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Request& request) const {
+bool DeviceCalls::StaysOnGpu(ProcessSet& set, const Request& request, int gpu) const {
   if (job_.settings.check_numerics) return false;
-  if (set.multi_host && !StaysOnHostsGpus(*set.multi_host, request)) return false;
+  const bool spans_hosts = set.multi_host && job_.settings.gpu_mode == GpuMode::kNccl;
+  if (set.multi_host && !spans_hosts && !StaysOnHostsGpus(*set.multi_host, request)) return false;
   const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
   const GpuMode mode = agreed == GpuMode::kAuto ? job_.settings.gpu_mode : agreed;
   if (mode == GpuMode::kCpuReduce ||
       !FitsGpuMode(request, mode, static_cast<uint32_t>(set.ranks.size()))) {
     return false;
+  }
+  if (spans_hosts) {
+    // Its communicator has one GPU on each rank. Other hosts see only whether a call stays.
+    int first = -1;
+    return !IsEmpty(request) && (set.nccl_gpu.compare_exchange_strong(first, gpu) || first == gpu);
   }
   return !Reduces(request.collective) ||
          std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
@@ -56,8 +69,7 @@ bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Request& request) cons
          });
 }
 
-Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
-                          const Submission& submission) {
+Status DeviceCalls::Begin(ProcessSet& set, CollectiveEntry& entry, const Submission& submission) {
   const Request& request = entry.request;
   if (IsBarrier(request.collective)) return {};
   const bool is_root = request.root == job_.rank();
@@ -84,7 +96,7 @@ Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
   }
   HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
                                                   tensors, job_.settings.gpu_chunk_bytes));
-  if (!StaysOnGpu(set, request)) {
+  if (!StaysOnGpu(set, request, submission.device->number)) {
     HA_ASSIGN(const uint64_t fetched, entry.device->CopyToHost());
     job_.counters.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
   }

@@ -21,7 +21,7 @@ class DeviceCalls {
   [[nodiscard]] Status CheckMode(const ProcessSet& set) const;
   /// Puts the host's memory in the place of the GPU's, before any other rank knows of the entry,
   /// and begins the copies to it.
-  Status Begin(const ProcessSet& set, CollectiveEntry& entry, const Submission& submission);
+  Status Begin(ProcessSet& set, CollectiveEntry& entry, const Submission& submission);
   /// The entry waits for its copies, or behind a call of its name that does. Under the queue's
   /// lock.
   [[nodiscard]] static bool MustWait(const SetQueue& queue, const CollectiveEntry& entry) {
@@ -54,7 +54,7 @@ class DeviceCalls {
 
  private:
   Result<bool> PublishCopied(ProcessSet& set);
-  [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Request& request) const;
+  [[nodiscard]] bool StaysOnGpu(ProcessSet& set, const Request& request, int gpu) const;
   [[nodiscard]] Result<bool> MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const;
 
   Job& job_;

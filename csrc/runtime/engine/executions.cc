@@ -147,6 +147,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
     case Path::kSchedule:
     case Path::kComposed:
     case Path::kComposedWindows:
+    case Path::kNccl:
       break;  // between hosts
   }
   status = MakeError(ErrorKind::kSystem, "no path for this collective");
@@ -183,7 +184,10 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
   };
   return gpus_.Make(
       set, running, [run](Status& status) { return run(false, status); },
-      [run](GpuMode, Status& status) { return run(true, status); });
+      [this, &set, &running, run](GpuMode mode, Status& status) {
+        return running.decision.path == Path::kNccl ? gpus_.MakeModeRun(set, running, mode, status)
+                                                    : run(true, status);
+      });
 }
 
 Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, Running& running,

@@ -48,7 +48,7 @@ std::vector<cuda::BucketTensor> BucketTensors(const ProcessSet& set, const Runni
   for (const auto& entry : running.entries) {
     const Request& request = entry->request;
     const double divisor =
-        request.op == ReduceOp::kAverage ? static_cast<double>(set.context.ranks) : 1.0;
+        request.op == ReduceOp::kAverage ? static_cast<double>(set.ranks.size()) : 1.0;
     // One vector has nothing to be combined with.
     const bool alone = request.op == ReduceOp::kAdasum && set.context.ranks == 1;
     const ReduceOp op = alone ? ReduceOp::kSum : request.op;
@@ -106,6 +106,7 @@ bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks) {
 
 // Of those that the GPU group has opened. The CPU does an Adasum for which a rank lacks memory.
 std::optional<GpuMode> GpuReductions::ModeOf(ProcessSet& set, Running& running) {
+  if (running.decision.path == Path::kNccl) return GpuMode::kNccl;
   if (!set.multi_host && IsAdasum(set, running)) {
     if (!running.adasum) {
       running.adasum =
@@ -134,7 +135,8 @@ std::optional<GpuMode> GpuReductions::ModeOf(ProcessSet& set, Running& running) 
 cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& running) {
   if (running.decision.partial || job_.settings.gpu_mode == GpuMode::kCpuReduce) return nullptr;
   if (set.multi_host) {
-    if (running.decision.path != Path::kComposedWindows) return nullptr;
+    const Path path = running.decision.path;
+    if (path != Path::kComposedWindows && path != Path::kNccl) return nullptr;
   } else if (running.entries[0]->request.collective == Collective::kAllreduce) {
     // NCCL, if it alone is wanted, need not be there for what it cannot do.
     const bool nccl = job_.settings.gpu_mode == GpuMode::kNccl;
@@ -154,8 +156,16 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   place.segment = set.control->gpus();
   place.ticket_lanes = &job_.control.header().gpu_tickets;
   place.me = set.context.me;
-  for (uint32_t r = 0; r < set.context.ranks; ++r)
-    place.in_this_process.push_back(!job_.share.pidfds[set.control->local(r)]);
+  place.set = set.id;
+  place.set_ranks = static_cast<uint32_t>(set.ranks.size());
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    const uint32_t local = set.control->local(r);
+    place.in_this_process.push_back(!job_.share.pidfds[local]);
+    const auto member = std::ranges::lower_bound(set.ranks, job_.share.ranks[local]);
+    place.members.push_back(static_cast<uint32_t>(member - set.ranks.begin()));
+  }
+  place.spans_hosts = running.decision.path == Path::kNccl;
+  place.holds_news = [this, spans = place.spans_hosts] { return spans && job_.mux->HasUnsent(); };
   const bool alone =
       std::ranges::count_if(job_.share.pidfds, [](const auto& fd) { return !fd; }) == 1;
   place.lanes = alone ? uint64_t{1} << job_.local_rank() % cuda::TicketLanes::kLanes
@@ -164,7 +174,9 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   place.ring_others = [&set] { set.context.ring_others(true); };
   place.buffer_bytes = BufferBytes(job_.settings);
   place.wanted = job_.settings.gpu_mode;
-  if (auto table = schedule::MeasuredTable::Parse(job_.settings.selection_table); table.ok()) {
+  // The GPUs of several hosts have the usual mode of each.
+  auto table = schedule::MeasuredTable::Parse(job_.settings.selection_table);
+  if (table.ok() && !set.multi_host) {
     place.measured = std::make_shared<const schedule::MeasuredTable>(std::move(table).value());
   }
   place.any_order = job_.settings.reduction != "canonical";
@@ -180,6 +192,13 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
                                                HostExecution on_host, GpuExecution on_gpus) {
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
+  if (running.decision.path == Path::kNccl && set.context.me == 0 && !parts.gpu_group->agreed()) {
+    parts.hosts = std::make_unique<cuda::HostsExchange>(
+        *parts.gpu_group, cuda::HostsExchange::Place{&job_.multi_host->links(),
+                                                     {set.id, kGpuExchange},
+                                                     job_.rank(),
+                                                     set.multi_host->LowestOfHosts()});
+  }
   parts.pipelined = devices_.RunsPipelined(set, running);
   parts.polling = &job_.gpu_polls;
   parts.bytes_to_host = &job_.counters.gpu_bytes;

@@ -31,7 +31,7 @@ class GpuReductions {
   /// Waits until the ranks have agreed on a mode, then runs in it, or on the host.
   std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host,
                                   GpuExecution on_gpus);
-  /// Of a set on one host.
+  /// Of a set on one host, or by NCCL.
   std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, Running& running, GpuMode mode,
                                          Status& status);
 

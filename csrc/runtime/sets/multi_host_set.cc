@@ -42,6 +42,16 @@ MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ran
   eager_.emplace(ranks_per_host_, aligned, settings);
 }
 
+std::vector<int> MultiHostSet::LowestOfHosts() const {
+  std::vector<int> lowest;
+  uint32_t at = 0;
+  for (const uint32_t ranks : ranks_per_host_) {
+    lowest.push_back(ranks_[by_host_[at]]);
+    at += ranks;
+  }
+  return lowest;
+}
+
 RunOptions MultiHostSet::NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes,
                                  uint64_t run) {
   RunOptions options;

@@ -18,6 +18,9 @@
 
 namespace horoacc {
 
+/// Of the links by which hosts exchange what their GPUs can: no run between hosts has this number.
+inline constexpr uint64_t kGpuExchange = uint64_t{1} << 62;
+
 class MultiHostSet {
  public:
   /// `host_of`: by rank of the job. `ranks`: the set's, ascending; `me`: this rank's index in them.
@@ -60,6 +63,8 @@ class MultiHostSet {
     std::string_view algorithm;
   };
   Result<ComposedSchedule> Compose(uint64_t bytes, std::string_view algorithm);
+  /// By host: the lowest rank of the job that is in the set.
+  [[nodiscard]] std::vector<int> LowestOfHosts() const;
   /// All ranks begin the same runs in the same order. `run`: the number of one that does not begin
   /// in this order; 0: the next one.
   [[nodiscard]] RunOptions NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes,

@@ -53,7 +53,8 @@ void AddOtherHosts(Job& job, ProcessSet& set) {
   set.controller = std::make_unique<MultiHostController>(
       *job.mux,
       Leader::Place{set.id, set.ranks, TreeOver(hosts, me), job.settings.fusion_threshold,
-                    set.multi_host->composes(), set.multi_host->grants(), job.faults.get()},
+                    set.multi_host->composes(), set.multi_host->grants(),
+                    job.settings.gpu_mode == GpuMode::kNccl, job.faults.get()},
       *set.control, set.context, job.doorbells, set.multi_host->eager(),
       NoteMemory{
           [&job](size_t bytes) { return static_cast<std::byte*>(job.blocks.Allocate(bytes)); },

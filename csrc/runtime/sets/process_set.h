@@ -45,6 +45,9 @@ struct ProcessSet {
   std::unique_ptr<MultiHostSet> multi_host;
   /// What the ranks' GPUs have agreed on; kAuto: nothing yet.
   std::atomic<GpuMode> gpu_mode{GpuMode::kAuto};
+  /// The number of the GPU whose tensors NCCL reduces across hosts: of the first call; -1: none
+  /// yet.
+  std::atomic<int> nccl_gpu{-1};
 
   // Guarded by the driver's lock.
   std::unique_ptr<cuda::GpuGroup> gpu_group;  ///< from the first reduction on GPUs on

@@ -56,6 +56,12 @@ TEST(tickets_of_sets_that_share_a_hardware_queue) {
   Holds(TicketModel<ThreeInARing>(2, TicketFault::kNone));
 }
 
+// Why NCCL reduces across hosts for one set of a host at a time (ticket.h).
+TEST(tickets_of_sets_across_hosts) {
+  Holds(TicketModel<OneAcrossHosts>(2, TicketFault::kNone));
+  IsCaught(TicketModel<TwoAcrossHosts>(1, TicketFault::kNone), kStuck);
+}
+
 TEST(careless_tickets_are_caught) {
   IsCaught(TicketModel<BothSets>(1, TicketFault::kNoTickets), kStuck);
   IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kNoTickets), kStuck);

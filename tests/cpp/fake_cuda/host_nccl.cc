@@ -181,7 +181,8 @@ void Launch(const std::vector<Call>& calls) {
 extern "C" {
 
 int ncclGetVersion(int* version) {
-  *version = 22707;
+  const char* const given = std::getenv("HOST_NCCL_VERSION");
+  *version = given != nullptr ? std::atoi(given) : 22707;
   return kSuccess;
 }
 

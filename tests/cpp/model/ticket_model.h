@@ -16,16 +16,29 @@ enum class TicketFault {
   kSplitTickets,  ///< others take theirs between a set's
 };
 
-/// Two sets of the same ranks.
+/// Two sets of the same ranks. The first `kSpanning` sets have a host for each of their ranks,
+/// which takes a ticket for itself; of all others both ranks share one.
 struct BothSets {
-  static constexpr uint32_t kRanks = 2, kSets = 2;
+  static constexpr uint32_t kRanks = 2, kSets = 2, kSpanning = 0;
   static constexpr uint32_t kMember[kSets][2] = {{0, 1}, {0, 1}};
 };
 
 /// Sets that have one rank in common with each of the others: each rank is the leader of one.
 struct ThreeInARing {
-  static constexpr uint32_t kRanks = 3, kSets = 3;
+  static constexpr uint32_t kRanks = 3, kSets = 3, kSpanning = 0;
   static constexpr uint32_t kMember[kSets][2] = {{0, 1}, {1, 2}, {2, 0}};
+};
+
+/// Two hosts of two ranks: a set across them, and one inside each.
+struct OneAcrossHosts {
+  static constexpr uint32_t kRanks = 4, kSets = 3, kSpanning = 1;
+  static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {0, 1}, {2, 3}};
+};
+
+/// Two sets across them with no rank in common, but with the sets inside.
+struct TwoAcrossHosts {
+  static constexpr uint32_t kRanks = 4, kSets = 4, kSpanning = 2;
+  static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {1, 3}, {0, 1}, {2, 3}};
 };
 
 template <typename Shape>
@@ -43,9 +56,12 @@ class TicketGroup {
               Accesses& accesses)
       : s_(state), set_(set), member_(member), fault_(fault), accesses_(accesses) {}
 
-  [[nodiscard]] uint32_t me() const { return member_; }
-  [[nodiscard]] uint32_t ranks() const { return 2; }
+  [[nodiscard]] bool spans() const { return set_ < Shape::kSpanning; }
+  [[nodiscard]] uint32_t me() const { return spans() ? 0 : member_; }
+  [[nodiscard]] uint32_t ranks() const { return spans() ? 1 : 2; }
+  [[nodiscard]] bool alone() const { return false; }
   [[nodiscard]] uint64_t lanes() const {
+    if (spans()) return uint64_t{1} << Shape::kMember[set_][member_];
     return uint64_t{1} << Shape::kMember[set_][0] | uint64_t{1} << Shape::kMember[set_][1];
   }
   void RingOthers() const {}
@@ -61,8 +77,9 @@ class TicketGroup {
     Holders holders;
   };
   [[nodiscard]] Info info(uint32_t) const {
-    return {{s_.called[set_], accesses_},
-            {{s_.holders[set_], accesses_}, fault_ == TicketFault::kEarlyRelease}};
+    const uint32_t leader = spans() ? member_ : 0;
+    return {{s_.called[set_][leader], accesses_},
+            {{s_.holders[set_][leader], accesses_}, fault_ == TicketFault::kEarlyRelease}};
   }
 
   struct Busy : ModelAtomic {
@@ -118,8 +135,8 @@ struct TicketState {
     uint8_t calls = 0;  ///< that are over
   };
   Run run[Shape::kSets][2];
-  uint8_t called[Shape::kSets] = {};  ///< in the leader's peer info
-  uint8_t holders[Shape::kSets] = {};
+  uint8_t called[Shape::kSets][2] = {};  ///< in the leaders' peer infos
+  uint8_t holders[Shape::kSets][2] = {};
   uint8_t word[Shape::kSets][2] = {};
   /// Work of the rank's only queue: 1 + twice the set, + 1 for a wait.
   uint8_t queue[Shape::kRanks][4] = {};

@@ -154,6 +154,7 @@ class MultiHostViews {
                                   settings_.fusion_threshold,
                                   false,
                                   grants_,
+                                  false,
                                   nullptr};
         rank->segment.controller = std::make_unique<MultiHostController>(
             rank->mux, place, *rank->segment.control, rank->segment.context,

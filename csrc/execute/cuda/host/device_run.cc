@@ -23,7 +23,12 @@ bool DeviceRun::OnGpusOfTheGroup() const {
 Result<bool> DeviceRun::Agree() {
   GpuMode mode = GpuMode::kCpuReduce;
   if (parts_.gpu_group) {
-    if (!parts_.gpu_group->agreed()) return parts_.gpu_group->Advance();
+    bool moved = false;
+    if (parts_.hosts) {
+      HA_ASSIGN(moved, parts_.hosts->Advance());
+    }
+    if (!parts_.gpu_group->agreed()) return parts_.gpu_group->Advance() || moved;
+    if (parts_.hosts && !parts_.hosts->done()) return moved;
     const Result<GpuMode>& agreed = *parts_.gpu_group->agreed();
     if (!agreed.ok()) {
       refusal_ = agreed.error();

@@ -8,6 +8,7 @@
 
 #include "execute/cuda/host/device_call.h"
 #include "execute/cuda/host/gpu_group.h"
+#include "execute/cuda/host/hosts_exchange.h"
 #include "execute/execution.h"
 
 namespace horoacc::cuda {
@@ -15,7 +16,8 @@ namespace horoacc::cuda {
 class DeviceRun final : public Execution {
  public:
   struct Parts {
-    GpuGroup* gpu_group = nullptr;  ///< null: the host reduces
+    GpuGroup* gpu_group = nullptr;         ///< null: the host reduces
+    std::unique_ptr<HostsExchange> hosts;  ///< null: this rank tells no other hosts of its GPUs
     /// By index of the rank: the number there of the GPU of its tensors; -1: of several GPUs.
     std::vector<int> devices;
     std::vector<DeviceCall*> calls;  ///< this rank's

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "execute/cuda/nccl/nccl_comm.h"
 #include "execute/cuda/persistent/group_kernels.h"
 
 namespace horoacc::cuda {
+namespace {
+
+constexpr int64_t kClaimLimit = 2 * kSecond;
+
+}  // namespace
 
 GpuGroup::GpuGroup(GpuGroupPlace place, std::shared_ptr<Gpu> gpu,
                    std::shared_ptr<PinnedBlocks> blocks)
@@ -17,7 +24,7 @@ GpuGroup::GpuGroup(GpuGroupPlace place, std::shared_ptr<Gpu> gpu,
       watch_(*place_.polling),
       shares_(gpu_, place_.segment, place_.me, place_.in_this_process, place_.alive) {}
 
-GpuGroup::~GpuGroup() = default;
+GpuGroup::~GpuGroup() { LeaveHost(); }
 
 std::vector<ha_cuda_traits> GpuGroup::Traits() const {
   std::vector<ha_cuda_traits> traits;
@@ -29,7 +36,8 @@ bool GpuGroup::AllAt(ExchangeStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
     if (info(r).stage.load(std::memory_order_acquire) < Counted(stage)) return false;
   }
-  return true;
+  return !place_.spans_hosts ||
+         info(kLeader).hosts_stage.load(std::memory_order_acquire) >= Counted(stage);
 }
 
 // A rank tells all others if it cannot go on: they go on together, or not at all.
@@ -46,13 +54,83 @@ void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
 
 // Only up to a stage that all have reached: other ranks may be further, and must find the same.
 std::optional<std::string> GpuGroup::TroubleUpTo(ExchangeStage stage) const {
+  if (!place_.spans_hosts) return TroubleHere(stage);
+  const uint32_t at = info(kLeader).hosts_trouble_at.load(std::memory_order_acquire);
+  if (at == 0 || at > static_cast<uint32_t>(stage)) return std::nullopt;
+  return info(kLeader).hosts_why;
+}
+
+std::optional<std::string> GpuGroup::TroubleHere(ExchangeStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
     const GpuTrouble& trouble = info(r).trouble[attempt_];
     const uint32_t at = trouble.at.load(std::memory_order_acquire);
     if (at == 0 || at > static_cast<uint32_t>(stage)) continue;
-    return "rank " + std::to_string(r) + " of the process set: " + trouble.why;
+    return "rank " + std::to_string(place_.members[r]) + " of the process set: " + trouble.why;
   }
   return std::nullopt;
+}
+
+// Hosts exchange news in the first attempt, and only the setting has NCCL reduce across hosts:
+// there is no other one.
+HostNews GpuGroup::News() const {
+  HostNews news;
+  news.lowest = place_.members[0];
+  news.stage = info(0).stage.load(std::memory_order_acquire);
+  for (uint32_t r = 1; r < ranks(); ++r)
+    news.stage = std::min(news.stage, info(r).stage.load(std::memory_order_acquire));
+  ExchangeStage at = ExchangeStage::kAbsent;
+  std::optional<std::string> trouble;
+  while (!trouble && at != ExchangeStage::kJoined) {
+    at = static_cast<ExchangeStage>(static_cast<uint32_t>(at) + 1);
+    trouble = TroubleHere(at);
+    if (!trouble && at == ExchangeStage::kIntroduced && news.stage > 0) trouble = WhyNotNccl();
+  }
+  if (trouble) {
+    news.trouble_at = static_cast<uint32_t>(at);
+    std::snprintf(news.why, sizeof news.why, "%s", trouble->c_str());
+  }
+  if (news.stage > 0)
+    std::memcpy(news.nccl_version, info(0).nccl_version, sizeof info(0).nccl_version);
+  news.nccl_id = info(0).nccl_id;
+  return news;
+}
+
+bool GpuGroup::Hear(const HostNews& news) {
+  GpuPeerInfo& own = info(me());
+  const uint32_t stage = own.hosts_stage.load(std::memory_order_relaxed);
+  bool heard = news.stage > stage;
+  if (own.hosts_trouble_at.load(std::memory_order_relaxed) == 0 && news.trouble_at != 0) {
+    std::memcpy(own.hosts_why, news.why, sizeof own.hosts_why);
+    own.hosts_trouble_at.store(news.trouble_at, std::memory_order_release);
+    heard = true;
+  }
+  if (!heard) return false;
+  const auto offered = static_cast<uint32_t>(ExchangeStage::kOffered);
+  if (stage < offered && news.stage >= offered) own.nccl_id = news.nccl_id;
+  own.hosts_stage.store(news.stage, std::memory_order_release);
+  RingOthers();
+  return true;
+}
+
+// A set that has been removed gives its host up when its last work has ended.
+Result<bool> GpuGroup::ClaimHost() {
+  if (!place_.spans_hosts || me() != kLeader) return true;
+  uint32_t other = 0;
+  if (ticket_lanes().spanning.compare_exchange_strong(other, place_.set + 1,
+                                                      std::memory_order_acq_rel))
+    return true;
+  const int64_t now = NowNs();
+  if (claim_limit_ns_ == 0) claim_limit_ns_ = now + kClaimLimit;
+  if (now < claim_limit_ns_) return false;
+  return MakeError(ErrorKind::kConfig, "on its host NCCL reduces across hosts for process set " +
+                                           std::to_string(other - 1) +
+                                           ", and does so for one set at a time");
+}
+
+void GpuGroup::LeaveHost() const {
+  uint32_t own = place_.set + 1;
+  if (place_.spans_hosts && me() == kLeader)
+    ticket_lanes().spanning.compare_exchange_strong(own, 0, std::memory_order_acq_rel);
 }
 
 bool GpuGroup::Advance() {
@@ -60,9 +138,13 @@ bool GpuGroup::Advance() {
   const auto at = static_cast<ExchangeStage>(info(me()).stage.load(std::memory_order_relaxed) -
                                              Counted(ExchangeStage::kAbsent));
   if (at == ExchangeStage::kAbsent) {
+    const Result<bool> claimed = ClaimHost();
+    watch_.Set(claimed.ok() && !claimed.value());
+    if (claimed.ok() && !claimed.value()) return false;
     GpuPeerInfo& own = info(me());
     own.device = gpu_->device();
-    Status told = gpu_->Call(&ha_cuda_plugin::traits, &own.traits);
+    Status told =
+        claimed.ok() ? gpu_->Call(&ha_cuda_plugin::traits, &own.traits) : Status(claimed.error());
     own.lanes = own.traits.concurrent != 0 ? TicketLanes::kAllLanes : place_.lanes;
     if (told.ok() && MayWantNccl()) {
       Status found = FindNccl();
@@ -154,6 +236,7 @@ GpuMode GpuGroup::ModeFor(uint64_t bytes, bool nccl_can) const {
 void GpuGroup::Settle(Result<GpuMode> agreed) {
   const bool reduce = agreed.ok() && agreed.value() != GpuMode::kCpuReduce;
   if (!reduce || !modes_.Has(GpuMode::kNccl)) nccl_.reset();
+  if (!reduce) LeaveHost();
   agreed_ = std::move(agreed);
 }
 
@@ -165,7 +248,7 @@ Status GpuGroup::Offer() {
                                  [](const auto& modes) { return modes.Has(GpuMode::kKernel); });
   const uint64_t beside = later ? GroupKernels::BytesBeside(buffer_bytes()) : 0;
   HA_TRY(shares_.Offer(buffer_bytes() + beside, modes_.usual() != GpuMode::kNccl));
-  if (modes_.Has(GpuMode::kNccl) && me() == kLeader) {
+  if (modes_.Has(GpuMode::kNccl) && place_.members[me()] == 0) {
     HA_ASSIGN(info(me()).nccl_id, nccl_->MakeId());
   }
   if (!kernels) return {};
@@ -235,13 +318,19 @@ Status GpuGroup::FindNccl() {
 // Ranks with different versions would not find each other, and wait for ever.
 std::optional<std::string> GpuGroup::WhyNotNccl() const {
   const std::string first = info(0).nccl_version;
-  if (first.empty()) return "rank 0 of the process set has no NCCL";
+  if (first.empty())
+    return "rank " + std::to_string(place_.members[0]) + " of the process set has no NCCL";
   for (uint32_t r = 1; r < ranks(); ++r) {
-    if (info(r).nccl_version == first) continue;
-    return "rank 0 of the process set has NCCL " + first + ", rank " + std::to_string(r) + " has " +
-           info(r).nccl_version;
+    if (info(r).nccl_version != first)
+      return OtherVersion(place_.members[0], first, place_.members[r], info(r).nccl_version);
   }
   return std::nullopt;
+}
+
+std::string OtherVersion(uint32_t one, const std::string& version, uint32_t other,
+                         const std::string& other_version) {
+  return "rank " + std::to_string(one) + " of the process set has NCCL " + version + ", rank " +
+         std::to_string(other) + " has " + other_version;
 }
 
 // NCCL would wait for a rank that cannot begin, so the others look for its trouble as well.
@@ -249,7 +338,7 @@ bool GpuGroup::JoinNccl() {
   Status outcome;
   if (!joins_nccl_) {
     joins_nccl_ = true;
-    outcome = nccl_->Begin(info(kLeader).nccl_id, ranks(), me());
+    outcome = nccl_->Begin(info(kLeader).nccl_id, place_.set_ranks, place_.members[me()]);
     if (outcome.ok()) return true;
   } else if (!TroubleUpTo(ExchangeStage::kJoined)) {
     const Result<bool> settled = nccl_->Settled();

@@ -27,9 +27,14 @@ struct GpuGroupPlace {
   TicketLanes* ticket_lanes = nullptr;  ///< of the host
   uint64_t lanes = 0;                   ///< this rank's, a bit each
   uint32_t me = 0;
+  uint32_t set = 0;                     ///< the process set's number
+  uint32_t set_ranks = 0;               ///< of the process set, on all hosts
+  std::vector<uint32_t> members;        ///< by index: the rank's number in the process set
+  bool spans_hosts = false;             ///< NCCL reduces across hosts, whose ranks agree together
   std::vector<bool> in_this_process;    ///< by index
   std::function<bool(uint32_t)> alive;  ///< whether the process of a rank is there
   std::function<void()> ring_others;    ///< to be called when this rank's peer info has changed
+  std::function<bool()> holds_news;     ///< whether others wait for messages that this rank holds
   size_t buffer_bytes = 0;              ///< of each rank's fusion buffer, the same on all
   GpuMode wanted = GpuMode::kAuto;      ///< the same on all
   /// With kAuto: what was measured, the same on all; null: nothing.
@@ -40,7 +45,11 @@ struct GpuGroupPlace {
   std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
 };
 
-/// Thirty-nine methods, since a run asks one object after all that the ranks have agreed on. One
+/// The text that two ranks of a process set have different versions of NCCL.
+[[nodiscard]] std::string OtherVersion(uint32_t one, const std::string& version, uint32_t other,
+                                       const std::string& other_version);
+
+/// Forty-three methods, since a run asks one object after all that the ranks have agreed on. One
 /// thread at a time. No call waits, but the destructor for some seconds: for its stream, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {
@@ -60,6 +69,10 @@ class GpuGroup {
   /// From the end of the exchange on: the usual mode, or why the mode of the setting is impossible.
   /// The same on all ranks.
   [[nodiscard]] const std::optional<Result<GpuMode>>& agreed() const { return agreed_; }
+  /// Of an exchange of several hosts: the news of this host's ranks, and those of all hosts, which
+  /// the leader takes. True: they were new.
+  [[nodiscard]] HostNews News() const;
+  bool Hear(const HostNews& news);
   /// The GPU of a rank's calls, by its number there.
   [[nodiscard]] int device(uint32_t index) const { return place_.segment.infos[index].device; }
 
@@ -68,7 +81,9 @@ class GpuGroup {
   [[nodiscard]] GpuMode ModeFor(uint64_t bytes, bool nccl_can) const;
   [[nodiscard]] Gpu& gpu() const { return *gpu_; }
   [[nodiscard]] uint32_t me() const { return place_.me; }
-  [[nodiscard]] uint32_t ranks() const { return place_.segment.ranks; }
+  [[nodiscard]] uint32_t ranks() const { return place_.segment.ranks; }  ///< of this host
+  /// Whether the process set has no other rank, on any host.
+  [[nodiscard]] bool alone() const { return place_.set_ranks == 1; }
   [[nodiscard]] GpuPeerInfo& info(uint32_t index) const { return place_.segment.infos[index]; }
   [[nodiscard]] const GpuGroupSegment& segment() const { return place_.segment; }
   [[nodiscard]] TicketLanes& ticket_lanes() const { return *place_.ticket_lanes; }
@@ -89,6 +104,8 @@ class GpuGroup {
   /// On the stream.
   [[nodiscard]] Result<GpuEvent> Record() const { return gpu_->Record(stream()); }
   void RingOthers() const { place_.ring_others(); }
+  /// Whether ranks of other hosts wait for messages that this rank has not sent yet.
+  [[nodiscard]] bool HoldsNews() const { return place_.holds_news(); }
   /// Sets a count of this rank's peer info, for all others to see.
   void Tell(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t value) const;
   [[nodiscard]] bool AllHave(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t least) const;
@@ -106,6 +123,11 @@ class GpuGroup {
   [[nodiscard]] bool AllAt(ExchangeStage stage) const;
   void Reach(ExchangeStage stage, const Status& status);
   [[nodiscard]] std::optional<std::string> TroubleUpTo(ExchangeStage stage) const;
+  [[nodiscard]] std::optional<std::string> TroubleHere(ExchangeStage stage) const;
+  /// Of a set whose GPUs wait for those of other hosts: makes it the only such one of this host.
+  /// False: another one is that still.
+  [[nodiscard]] Result<bool> ClaimHost();
+  void LeaveHost() const;
   [[nodiscard]] std::vector<ha_cuda_traits> Traits() const;
   [[nodiscard]] Status Offer();
   [[nodiscard]] Status Open();
@@ -130,6 +152,7 @@ class GpuGroup {
   std::optional<Result<GpuMode>> agreed_;
   std::unique_ptr<NcclComm> nccl_;  ///< destroyed after shares_, when no rank's stream works
   bool joins_nccl_ = false;
+  int64_t claim_limit_ns_ = 0;
   Shares shares_;
   std::unique_ptr<GroupKernels> kernels_;
   uint64_t windows_ = 0;

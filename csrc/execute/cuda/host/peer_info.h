@@ -30,6 +30,17 @@ struct GpuTrouble {
   char why[256] = {};
 };
 
+/// How far the ranks of one host are, or of all hosts, in an exchange of several hosts. On the wire
+/// as it is.
+struct HostNews {
+  uint32_t stage = 0;       ///< that all of them have reached
+  uint32_t trouble_at = 0;  ///< as GpuTrouble::at
+  uint32_t lowest = 0;      ///< of these ranks, its number in the process set
+  char why[308] = {};
+  char nccl_version[16] = {};
+  NcclId nccl_id{};
+};
+
 /// Written by its rank.
 struct alignas(64) GpuPeerInfo {
   std::atomic<uint32_t> stage{0};  ///< of the first attempt, and kStagesOfAttempt for each before
@@ -42,6 +53,11 @@ struct alignas(64) GpuPeerInfo {
   void* memory = nullptr;
   ha_cuda_handle memory_handle{};
   GpuTrouble trouble[kMostAttempts];
+  // The leader's, of an exchange of several hosts: what it knows of all hosts. The reason lies in
+  // `hosts_why` once there is a `hosts_trouble_at`, and `nccl_id` is that of all from kOffered on.
+  std::atomic<uint32_t> hosts_stage{0};
+  std::atomic<uint32_t> hosts_trouble_at{0};
+  char hosts_why[sizeof HostNews::why] = {};
 
   // Windows that the rank's GPU has packed and reduced.
   alignas(64) std::atomic<uint64_t> packed{0};

@@ -23,6 +23,8 @@ struct TicketLanes {
   /// A lock, held while tickets are taken: those of one set come before or behind those of another
   /// in all lanes.
   alignas(64) std::atomic<uint32_t> busy{0};
+  /// 1 + the number of the process set whose GPUs wait for those of other hosts; 0: none do.
+  std::atomic<uint32_t> spanning{0};
   Lane lanes[kLanes];
 };
 
@@ -33,6 +35,11 @@ struct TicketLanes {
 /// ranks, the set's waits are enqueued once all of these are called, and the ticket is released
 /// once nothing of the set waits on any of its ranks. Then the awaited work is enqueued already, or
 /// a thread that nothing holds up will enqueue it.
+///
+/// Of a set on several hosts each host takes a ticket for itself, and the waits end once the last
+/// host's is called. Tickets of two such sets might be called in different orders on two hosts,
+/// each ahead of the other, or of a set inside the host that waits for the other: so a host takes
+/// part in one such set at a time. Then all that is ahead of its ticket waits for this host alone.
 ///
 /// A run that is dropped early has seen the job aborted, and no ticket is called after its own.
 ///
@@ -46,7 +53,7 @@ class BasicTicket {
 
   /// Whether this run's GPUs may wait now. To be asked until it is true, which it then stays.
   [[nodiscard]] bool IsCalled(Group& group) {
-    if (called_ != 0 || group.ranks() == 1) return true;
+    if (called_ != 0 || group.alone()) return true;
     auto&& leader = group.info(Group::kLeader);
     if (group.me() != Group::kLeader) {
       called_ = leader.called.load(std::memory_order_acquire) >= number_ ? 1 : 0;
@@ -63,7 +70,7 @@ class BasicTicket {
 
   /// Nothing of this rank waits any more. Once, after it was called.
   void Release(Group& group) {
-    if (group.ranks() == 1) return;
+    if (group.alone()) return;
     auto&& leader = group.info(Group::kLeader);
     if (leader.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     ForEachLane(group, [&](uint32_t lane) {

@@ -30,6 +30,12 @@ Status NcclRun::Begin() {
 // NCCL may have launched its kernels only when the communicator has settled. It is asked to the
 // end: an error of NCCL's may be all that comes.
 Result<bool> NcclRun::Reduce() {
+  // Kernels that wait for those of other hosts may hold up this thread: what their ranks have to
+  // know of this decision, and of those before it, goes first.
+  if (!called_ && group_.HoldsNews()) {
+    watch_.Set(true);
+    return false;
+  }
   if (!called_) {
     HA_TRY(comm_.Reduce(bucket_.runs(window_), group_.buffer(group_.me()), group_.stream()));
     called_ = true;
