@@ -142,9 +142,9 @@ typedef struct {
   /* Not 0: a group, with tensors "<name>_<i>of<n>". HA_MISMATCH if the ranks' groups of one name
    * differ in their number of tensors. */
   int32_t grouped;
-  /* Not 0: the allreduce has a name and comes again and again, as that of a graph's op does. Of a
-   * set on several hosts no bucket fuses it with others, and where hosts may begin such calls
-   * without a message (more than 64 KiB, at most 2 MiB) they do, from the second one on. */
+  /* Not 0: the allreduce has a name and comes again and again, as that of a graph's op does. On
+   * several hosts no bucket fuses it with others then if it may begin without a message to other
+   * hosts, and so it does once it has come a few times with the same request. Alike on all ranks. */
   int32_t recurring;
 } ha_call;
 

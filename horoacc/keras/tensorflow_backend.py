@@ -9,12 +9,14 @@ import keras
 import tensorflow as tf
 
 import horoacc.tensorflow as hvd
+from horoacc.collectives.calls import ALLREDUCE
 from horoacc.compression import Compressor
 from horoacc.keras.backend import Member, Travel
 from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import _ops, whole_steps
 from horoacc.tensorflow.failures import with_own_errors
 from horoacc.tensorflow.graph_buckets import buckets
+from horoacc.tensorflow.reductions import reduce_unit
 from horoacc.tensorflow.sizes import local_divisor
 
 R = TypeVar("R")
@@ -67,10 +69,14 @@ class TensorFlowBackend:
             return _reduce_together(parts, travel)
         members = [member for part in parts for member in part]
         reduced: dict[str, Any] = {}
-        for part in _in_buckets(parts, travel):
+        parts = _in_buckets(parts, travel)
+        for part in parts:
             dense = all(not isinstance(member.gradient, tf.IndexedSlices) for member in part)
-            together = len(part) > 1 and dense
-            values = _group(part, travel) if together else [_single(one, travel) for one in part]
+            values = (
+                _dense(part, travel, recurring=len(parts) == 1)
+                if dense
+                else [_single(one, travel) for one in part]
+            )
             reduced.update(zip((one.name for one in part), values, strict=True))
         return [reduced[one.name] for one in members]
 
@@ -134,26 +140,23 @@ def _variable(value: Any) -> Any:
     return value.value if isinstance(value, keras.Variable) else value
 
 
-def _how(travel: Travel) -> dict[str, Any]:
-    scaling = travel.scaling
-    return {
-        "compression": travel.compression, "op": scaling.op, "prescale_factor": scaling.prescale,
-        "postscale_factor": scaling.postscale, "process_set": travel.process_set,
-        "ignore_name_scope": True,
-    }  # fmt: skip
-
-
 def _single(member: Member, travel: Travel) -> Any:
-    how = _how(travel)
-    if isinstance(member.gradient, tf.IndexedSlices):
-        # Slices are gathered; the two factors of a predivided average make a plain one.
-        how = {name: how[name] for name in ("op", "process_set", "ignore_name_scope")}
-    return hvd.allreduce(member.gradient, name=_op_name(member.name), **how)
+    if not isinstance(member.gradient, tf.IndexedSlices):
+        return _dense([member], travel, recurring=False)[0]
+    # Slices are gathered; the two factors of a predivided average make a plain one.
+    return hvd.allreduce(
+        member.gradient, name=_op_name(member.name), op=travel.scaling.op,
+        process_set=travel.process_set, ignore_name_scope=True,
+    )  # fmt: skip
 
 
-def _group(part: Sequence[Member], travel: Travel) -> list[Any]:
-    gradients = [member.gradient for member in part]
-    return list(hvd.grouped_allreduce(gradients, name=_op_name(part[0].name), **_how(travel)))
+def _dense(part: Sequence[Member], travel: Travel, recurring: bool) -> list[Any]:
+    scaling = travel.scaling
+    return reduce_unit(
+        ALLREDUCE, [member.gradient for member in part], travel.compression, scaling.op,
+        (scaling.prescale, scaling.postscale), _op_name(part[0].name), travel.process_set, True,
+        len(part) if len(part) > 1 else None, recurring,
+    )  # fmt: skip
 
 
 def _reduce_together(parts: Sequence[Sequence[Member]], travel: Travel) -> list[Any]:
@@ -162,7 +165,7 @@ def _reduce_together(parts: Sequence[Sequence[Member]], travel: Travel) -> list[
     dense = [one for one in members if not isinstance(one.gradient, tf.IndexedSlices)]
     reduced: dict[str, Any] = {}
     if dense:
-        reduced = dict(zip((one.name for one in dense), _group(dense, travel), strict=True))
+        reduced = dict(zip((one.name for one in dense), _dense(dense, travel, recurring=True), strict=True))
     return [reduced[one.name] if one.name in reduced else _single(one, travel) for one in members]
 
 

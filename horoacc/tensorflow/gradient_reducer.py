@@ -90,7 +90,7 @@ class GradientReducer:
                 dense.append(index)
         parts = self._parts(dense, reduced, keys)
         for part in parts:
-            # Of several, those that are ready share a message and a call between hosts.
+            # Between hosts several that are ready share a message and a schedule instead.
             unit = self._reduce(part, reduced, recurring=len(parts) == 1)
             for index, grad in zip(part, unit, strict=True):
                 reduced[index] = grad

@@ -129,8 +129,8 @@ def reduce(
 ) -> list[Any]:
     """Runs "allreduce" or "reducescatter" as `each` does.
 
-    A `recurring` call comes again in each run of its graph, and is the only one: between hosts it
-    needs no message from the second run on (`ha_call` in the C API).
+    A `recurring` call comes again in each step, and has no other one beside it: between hosts it
+    soon needs no message (`ha_call` in the C API).
     """
     return each(
         collective, tensors, name, process_set, grouped, ignore_name_scope, reduce_op=op,

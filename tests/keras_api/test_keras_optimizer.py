@@ -49,6 +49,19 @@ def test_a_step_of_a_graph_is_one_call() -> None:
     assert hvd.counters()["submissions"] - before == 3
 
 
+@on_tensorflow
+@ranks(2)
+@pytest.mark.parametrize("env", [{"HOROACC_SIMULATED_HOSTS": "each"}])
+def test_a_step_of_a_graph_sends_no_message_to_other_hosts(env: dict[str, str]) -> None:
+    import keras_training as training
+
+    widths = (200, 200, 3)
+    model = keras.Sequential([keras.Input((7,)), *map(keras.layers.Dense, widths)])
+    training.fit(model, hvd.DistributedOptimizer(training.sgd()), training.share(8))
+    assert len(training.all_bits(model)) == 1
+    assert hvd.counters()["plan_granted"] == 8 - 2
+
+
 @on_both
 @ranks(2)
 @pytest.mark.parametrize(

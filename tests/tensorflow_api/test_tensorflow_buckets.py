@@ -124,8 +124,8 @@ def test_a_process_set() -> None:
         assert all(one == both[0] for one in both)
 
 
-class Halves:
-    """Two graphs, whose only calls have the same name, and `shapes` of their own."""
+class Graphs:
+    """Graphs whose only calls have the same name, and `shapes` of their own."""
 
     def __init__(self, *shapes: tuple[int, ...]) -> None:
         self.weights = [tf.Variable(tf.fill(shape, 0.5)) for shape in shapes]
@@ -144,19 +144,20 @@ class Halves:
                 assert (got.numpy() == np.float32(mean) * (turn + 1)).all()
 
 
+WIDE, NARROW, LONG = (300, 257), (300, 256), (600, 1024)
 MESSAGES = ("plan_granted", "plan_dropped")
 
 
 @pytest.mark.parametrize("env", [{"HOROACC_SIMULATED_HOSTS": "each"}])
 @pytest.mark.parametrize(
     ("shapes", "granted"),
-    [([(300, 257)], 8), ([(4, 5)], 0), ([(300, 257), (300, 256)], 0), ([(600, 1024)], 0)],
-    ids=["begins without a message", "goes with its message", "another request each time", "long"],
+    [([WIDE], 8), ([(4, 5)], 0), ([WIDE, NARROW], 0), ([WIDE] * 2 + [NARROW] * 2, 0), ([LONG], 0)],
+    ids=["begins without a message", "goes with its message", "turns", "turns of two", "long"],
 )
 def test_the_only_call_of_a_graph_between_hosts(
     env: dict[str, str], shapes: list[tuple[int, ...]], granted: int
 ) -> None:
-    model = Halves(*shapes)
+    model = Graphs(*shapes)
     before = hvd.counters()
     model.train(10, hvd.rank() + 1.0)
     now = hvd.counters()
@@ -165,7 +166,7 @@ def test_the_only_call_of_a_graph_between_hosts(
     hvd.allreduce(tf.ones(3), name="others")  # goes on beside it
     model.train(2, hvd.rank() + 1.0)
     if hvd.rank() == 1:
-        model.steps[0] = tf.function(Halves(shapes[0])._step)
+        model.steps[0] = tf.function(Graphs(shapes[0])._step)
         model.weights[0] = tf.Variable(tf.ones(shapes[0][:1]))
     with pytest.raises(tf.errors.OpError, match="shape"):
         model.train(1, 1.0)

@@ -11,6 +11,7 @@ namespace horoacc {
 namespace {
 
 constexpr size_t kMostRecurring = 4096;
+constexpr uint64_t kMostNeeded = 1000;
 
 }  // namespace
 
@@ -76,25 +77,26 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   const Recurs recurs = pending.place.recurs;
-  bool planned = grants_ && reduces && call.named && recurs != Recurs::kNo && !own.on_gpu &&
+  const bool may_be_granted = grants_ && reduces && call.named && recurs != Recurs::kNo && !own.on_gpu &&
                  bytes > 0 && bytes <= kMostGrantedBytes;
-  if (planned && recurs == Recurs::kByName)
-    planned = CameBefore(call, ready_set.groups()[0].request);
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
   } else if (reduces && own.on_gpu) {
     if ((nccl_ || composes_) && ready_set.shared())
       whole.kind = nccl_ ? Whole::Kind::kNccl : Whole::Kind::kComposedOnGpus;
-  } else if ((composes_ || planned) && reduces) {
+  } else if ((composes_ || may_be_granted) && reduces) {
     whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
-    whole.granted = planned;
+    whole.granted = may_be_granted && (recurs == Recurs::kInPlan ||
+                                       CameBefore(call, ready_set.groups()[0].request));
   }
   whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
   if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
   whole.facts.request.collective = own.collective;
+  const bool alone = recurs == Recurs::kInPlan || (recurs == Recurs::kByName && may_be_granted &&
+                                                   whole.kind != Whole::Kind::kEager);
   whole_.emplace(id, std::move(whole));
   const ReadyItem ready{id, pending.place.sequence, pending.place.sync_round, bytes,
-                        call.named && reduces && recurs == Recurs::kNo};
+                        call.named && reduces && !alone};
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
 }
 
@@ -136,10 +138,14 @@ CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const 
 bool MultiHostRoot::CameBefore(const CallName& call,
                                const std::shared_ptr<const Request>& request) {
   if (recurring_.size() >= kMostRecurring) recurring_.clear();  // names that do not come again
-  std::shared_ptr<const Request>& last = recurring_[call];
-  const bool same = last && (last == request || *last == *request);
-  last = request;
-  return same;
+  Recurring& last = recurring_[call];
+  if (last.request == request || (last.request && *last.request == *request))
+    return ++last.times >= last.needed;
+  // Whoever alternates would have the set's grants revoked again and again.
+  if (last.request) last.needed = std::min(2 * last.needed, kMostNeeded);
+  last.request = request;
+  last.times = 0;
+  return false;
 }
 
 // The plan knows calls by the root's ids. An id may have gone to another name, and a name to

@@ -103,7 +103,7 @@ class MultiHostRoot {
   [[nodiscard]] Error Refusal(const CallName& call, const ReadySet& ready_set) const;
   [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
-  /// Whether the call comes as it came before: then it may well do so again.
+  /// Whether the call has come often enough as it came before: then it may well do so again.
   [[nodiscard]] bool CameBefore(const CallName& call,
                                 const std::shared_ptr<const Request>& request);
   void Abandon(uint32_t id, Verdicts& verdicts);
@@ -130,8 +130,12 @@ class MultiHostRoot {
   PlanState plan_;
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
-  /// Of recurring calls, as they ran last.
-  std::map<CallName, std::shared_ptr<const Request>> recurring_;
+  struct Recurring {
+    std::shared_ptr<const Request> request;  ///< as it ran last
+    uint64_t times = 0;                      ///< that it has come again since it changed
+    uint64_t needed = 1;                     ///< such times, before it is granted
+  };
+  std::map<CallName, Recurring> recurring_;
   std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
   PlanChanges plan_changes_;
 };

@@ -405,7 +405,7 @@ void Driver::FailUndecided(ProcessSet& set, const Error& error) {
   // Of a call that was dropped a rank that lags may still read the row.
   const uint64_t end = set.control->header().log_words.load(std::memory_order_acquire);
   for (const auto& entry : undecided.calls) {
-    if (!ended_ && set.multi_host && entry->recurs != Recurs::kNo && entry->extra)
+    if (!ended_ && set.multi_host && entry->extra)
       set.kept_blocks.emplace_back(end, std::exchange(entry->extra, nullptr));
   }
   parts_.completion.Complete(set, undecided.calls, error);

@@ -37,7 +37,8 @@ class HostRank {
     TensorKey key{};
     uint64_t number = 0;     ///< of an unnamed one
     bool announced = false;  ///< false: only its row is written
-    bool planned = false, refuses = false;
+    Recurs recurs = Recurs::kNo;
+    bool refuses = false, changed = false;
     bool begun = false;  ///< it runs, and may be dropped
     Told told = Told::kNobody;
     int pauses = 0;  ///< there had been when `told` was set

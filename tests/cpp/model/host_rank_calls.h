@@ -10,6 +10,8 @@ inline const HostStep& HostRank::Step(int pauses) {
   switch (step.kind) {
     case HostStep::Kind::kSubmit:
     case HostStep::Kind::kPlanned:
+    case HostStep::Kind::kRecurs:
+    case HostStep::Kind::kChanged:
     case HostStep::Kind::kRefuse:
       Submit(step.name.empty() ? "#" + std::to_string(unnamed_++) : step.name, pauses, step.kind);
       break;
@@ -41,7 +43,10 @@ inline const HostStep& HostRank::Step(int pauses) {
 inline void HostRank::Submit(const std::string& name, int pauses, HostStep::Kind kind) {
   Call call{name};
   call.refuses = kind == HostStep::Kind::kRefuse;
-  call.planned = call.refuses || kind == HostStep::Kind::kPlanned;
+  call.recurs = call.refuses || kind == HostStep::Kind::kPlanned                   ? Recurs::kInPlan
+                : kind == HostStep::Kind::kRecurs || kind == HostStep::Kind::kChanged ? Recurs::kByName
+                                                                                      : Recurs::kNo;
+  call.changed = kind == HostStep::Kind::kChanged;
   if (name[0] == '#') {
     call.number = std::stoull(name.substr(1));
     call.key.id = kNamedIds + static_cast<uint32_t>(call.number % kUnnamedIds);
@@ -99,7 +104,8 @@ inline void HostRank::WriteRow(Call& call) {
   Row& row = control().row(control().me(), call.key.id, call.key.generation);
   row.number = call.number;
   row.sync_round = waits_;
-  row.recurs = call.planned ? Recurs::kInPlan : Recurs::kNo;
+  row.recurs = call.recurs;
+  row.prescale = call.changed ? 2 : 1;
   row.error = 0;
   if (call.refuses) {  // its text is any memory of the rank
     row.extra = place_.arena->OffsetOf(place_.inputs->at(call.name));

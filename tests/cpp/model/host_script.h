@@ -13,6 +13,8 @@ struct HostStep {
   enum class Kind : uint8_t {
     kSubmit,   ///< an allreduce, once the rank's last call of that name is over
     kPlanned,  ///< the same of a locked plan
+    kRecurs,   ///< the same, as a call that comes again by its name
+    kChanged,  ///< and such a call with another request
     kRefuse,   ///< and the same with an error: the rank leaves the plan
     kWait,     ///< the rank goes on once all its calls are over
     kJoin,     ///< the rank joins, and submits again once the join is over
@@ -36,6 +38,8 @@ inline HostStep SubmitLate(std::string name, int pauses) {
   return {HostStep::Kind::kSubmit, std::move(name), {}, pauses};
 }
 inline HostStep Planned(std::string name) { return {HostStep::Kind::kPlanned, std::move(name)}; }
+inline HostStep Recurring(std::string name) { return {HostStep::Kind::kRecurs, std::move(name)}; }
+inline HostStep Changed(std::string name) { return {HostStep::Kind::kChanged, std::move(name)}; }
 inline HostStep Refuse(std::string name) { return {HostStep::Kind::kRefuse, std::move(name)}; }
 inline HostStep Wait() { return {HostStep::Kind::kWait}; }
 inline HostStep Join() { return {HostStep::Kind::kJoin}; }

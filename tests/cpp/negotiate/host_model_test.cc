@@ -76,6 +76,19 @@ std::vector<Case> Cases() {
                    joins_plan = plan({Refuse("a"), Refuse("b"), Join()}),
                    joins_too = plan({Planned("a"), Planned("b"), Submit("c"), Join()}),
                    joins_behind = plan({Planned("a"), Planned("b"), Join()});
+  const auto turns = [](const std::string& requests, const HostScript& last = {}) {
+    HostScript script;
+    for (const char request : requests) {
+      script.push_back(request == 'a' ? Recurring("a") : Changed("a"));
+      script.push_back(Wait());
+    }
+    script.insert(script.end(), last.begin(), last.end());
+    return script;
+  };
+  const HostScript recurs = turns("aaaa"), changes = turns("aaabba"),
+                   recurs_behind = turns("aaa", {Submit("c"), Recurring("a"), Wait()}),
+                   recurs_before = turns("aaa", {Recurring("a"), Submit("c"), Wait()}),
+                   recurs_joins = turns("aaa", {Recurring("a"), Join()});
   const auto granted = [](std::vector<int> hosts, std::vector<HostScript> scripts,
                           HostShape rest = {}) {
     rest.hosts = std::move(hosts);
@@ -196,6 +209,14 @@ std::vector<Case> Cases() {
        granted({1, 1, 1, 1, 1, 1}, {goes_on, goes_on, goes_on, goes_on, goes_on, refuses}), 0},
       {"calls beside a locked plan on 2+2", granted(kTwoByTwo, {beside, before, before, beside})},
       {"calls beside a locked plan on 1+1+1", granted(kThree, {beside, before, beside})},
+      {"a call that recurs on 1+1+1", granted(kThree, {recurs, recurs, recurs}), 3000, 1000},
+      {"a call that recurs, and another one, on 2+2",
+       granted(kTwoByTwo, {recurs_behind, recurs_before, recurs_before, recurs_behind}), 3000, 1000},
+      {"a call that recurs with other requests on 1+1", granted(kTwo, {changes, changes})},
+      {"a call that recurs with other requests on 2+2",
+       granted(kTwoByTwo, {changes, changes, changes, changes}), 3000, 1000},
+      {"a join after a call that recurs on 1+1",
+       granted(kTwo, {recurs_joins, recurs_joins}), 3000, 1000},
       {"questions about a locked plan on 2+2",
        granted(kTwoByTwo, {planned, asks_plan, asks_plan, planned}), 3000, 1000},
       {"a locked plan on 2+2, given up",
