@@ -50,21 +50,17 @@ void* fake_cuda_event() {
 void fake_cuda_event_free(void*) {}
 
 void fake_cuda_record(void* event, void* stream) {
-  auto* const recorded = static_cast<FakeEvent*>(event);
-  const uint64_t number = ++recorded->recorded;
-  StreamOf(stream).Put([=] { recorded->done.store(number); });
+  StreamOf(stream).Put([record = static_cast<FakeEvent*>(event)->Begin()] { *record = true; });
 }
 
 void fake_cuda_wait(void* stream, void* event) {
-  const auto* const awaited = static_cast<const FakeEvent*>(event);
   StreamOf(stream).PutWait(
-      [awaited, number = awaited->recorded.load()] { return awaited->Has(number); },
+      [record = static_cast<FakeEvent*>(event)->last()] { return record->load(); },
       TheWorld().waits);
 }
 
 int fake_cuda_is_done(void* event) {
-  const auto* const asked = static_cast<const FakeEvent*>(event);
-  return asked->Has(asked->recorded) ? 1 : 0;
+  return static_cast<FakeEvent*>(event)->last()->load() ? 1 : 0;
 }
 
 void fake_cuda_capture(void* stream, int on) { StreamOf(stream).captured = on != 0; }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -13,12 +14,22 @@ namespace horoacc::testing {
 
 inline void SleepShortly() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
 
-/// May lie in memory that several processes share: the numbers are all its state.
-struct FakeEvent {
-  std::atomic<uint64_t> recorded{0};
-  std::atomic<uint64_t> done{0};
+/// What waits for it waits for what was recorded by then, wherever it is recorded next.
+class FakeEvent {
+ public:
+  using Record = std::shared_ptr<std::atomic<bool>>;  ///< whether a stream has come to it
+  [[nodiscard]] Record Begin() {
+    const std::scoped_lock lock(mutex_);
+    return last_ = std::make_shared<std::atomic<bool>>(false);
+  }
+  [[nodiscard]] Record last() {
+    const std::scoped_lock lock(mutex_);
+    return last_;
+  }
 
-  [[nodiscard]] bool Has(uint64_t number) const { return done.load() >= number; }
+ private:
+  std::mutex mutex_;
+  Record last_ = std::make_shared<std::atomic<bool>>(true);
 };
 
 /// Runs tasks later, in order, on a thread of its own that ends with the process.
