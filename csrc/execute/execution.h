@@ -82,6 +82,8 @@ class Execution {
   virtual bool Advance() = 0;
   /// This rank's outputs are valid, and no peer touches its inputs any more.
   [[nodiscard]] virtual bool complete() const = 0;
+  /// Later decisions of the process set may begin, though it is not complete.
+  [[nodiscard]] virtual bool overlaps() const { return false; }
   /// No peer needs anything of this rank's part any more; the slot is free as far as it goes.
   [[nodiscard]] virtual bool finished() const { return complete(); }
   /// The collective cannot go on on any rank.

@@ -54,6 +54,10 @@ FAMILIES = (
         "Bytes of other collectives that went from GPU to GPU.",
     ),
     _counter(
+        "horoacc_gpu_overlapped_buckets", "gpu_overlapped_buckets",
+        "Buckets that a GPU packed while it or others reduced earlier ones of the process set.",
+    ),
+    _counter(
         "horoacc_control_messages", "control_messages",
         "Messages of the negotiation to other hosts.",
     ),

@@ -14,11 +14,15 @@ from horoacc.errors import PeerLost
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 hvd.init()
 gpu = fake_gpu.install()
-tensor = torch.ones(100_000).to("cuda")
+tensors = [torch.ones(100_000).to("cuda") for _ in range(2)]
 try:
-    for step in range(10_000):
+    for _ in range(10_000):
         called = time.monotonic()
-        hvd.allreduce(tensor, op=getattr(hvd, sys.argv[1]), name=f"step{step % 2}")
+        op = getattr(hvd, sys.argv[1])
+        # Two at once: a GPU packs the second while the first one is being reduced.
+        calls = [hvd.allreduce_async(x, op=op, name=f"x{k}") for k, x in enumerate(tensors)]
+        for call in calls:
+            hvd.synchronize(call)
 except PeerLost as error:
     told = time.monotonic()
     limit = time.monotonic() + 20

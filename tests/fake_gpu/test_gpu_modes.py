@@ -313,7 +313,7 @@ def test_sets_at_work_at_once_share_a_hardware_queue() -> None:
     fake_gpu.install()
     before = reduced(os.environ["HOROACC_GPU_MODE"])
     check_collectives.sets_take_turns()
-    assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == 8 * 2 * 12_000
+    assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == 8 * 2 * 3 * 12_000
 
 
 @pytest.mark.only_ranks(4)

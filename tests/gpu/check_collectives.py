@@ -136,23 +136,31 @@ def streams_are_kept() -> None:
 
 
 def sets_take_turns() -> None:
-    """Two sets of all ranks are at work at once, begun by every rank in an order of its own."""
+    """Two sets of all ranks are at work at once, begun by every rank in an order of its own.
+
+    Each has up to three buckets in flight.
+    """
     if not dist.is_initialized():
         dist.init_process_group("cpu:horoacc,cuda:horoacc")
     rank, size = hvd.rank(), hvd.size()
     groups = [dist.new_group(range(size)) for _ in range(2)]
     draw = np.random.default_rng(rank)
     for step in range(8):
-        given = [torch.full((3000,), float(rank + step + k)).to(device()) for k in range(2)]
-        works = []
-        for k in draw.permutation(2):
+        given = [
+            [torch.full((3000,), float(rank + step + 3 * k + c)).to(device()) for c in range(3)]
+            for k in range(2)
+        ]
+        works: list[list[dist.Work]] = [[], []]
+        for k in draw.permutation([0, 1] * 3):
             time.sleep(float(draw.uniform(0, 2e-3)))
-            works.append(dist.all_reduce(given[k], group=groups[k], async_op=True))
-        for work in works:
+            tensor = given[k][len(works[k])]
+            works[k].append(dist.all_reduce(tensor, group=groups[k], async_op=True))
+        for work in works[0] + works[1]:
             work.wait()
-        for k, tensor in enumerate(given):
-            wanted = size * (step + k) + size * (size - 1) / 2
-            assert tensor.cpu().tolist() == [wanted] * 3000, (step, k)
+        for k, tensors in enumerate(given):
+            for call, tensor in enumerate(tensors):
+                wanted = size * (step + 3 * k + call) + size * (size - 1) / 2
+                assert tensor.cpu().tolist() == [wanted] * 3000, (step, k, call)
     for group in groups:
         dist.destroy_process_group(group)
 

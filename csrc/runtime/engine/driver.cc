@@ -202,8 +202,13 @@ Result<bool> Driver::ProgressSet(ProcessSet& set) {
         if (turn.IsOver()) return true;
       }
       if (execution.failed()) return execution.failure();
-      if (!execution.complete()) return moved;
-      HA_TRY(End(set, std::move(set.current)));
+      if (execution.complete()) {
+        HA_TRY(End(set, std::move(set.current)));
+      } else if (execution.overlaps()) {
+        set.beside.push_back(std::move(set.current));  // on one host all runs come here in order
+      } else {
+        return moved;
+      }
       moved = true;
     }
     HA_ASSIGN(std::optional<Decision> decision, set.controller->Next());
@@ -224,7 +229,7 @@ Result<bool> Driver::ProgressSet(ProcessSet& set) {
   return moved;
 }
 
-// Every run by a piece in turn: none waits for another one.
+// Every run by a piece in turn: none waits for a later one.
 Result<bool> Driver::AdvanceBeside(ProcessSet& set, Turn& turn) {
   bool moved = false;
   for (bool any = true; any && !set.beside.empty() && !turn.IsOver();) {

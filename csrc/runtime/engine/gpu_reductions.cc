@@ -183,6 +183,7 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, job_.settings);
   place.nccl_library = job_.settings.nccl_library;
   place.polling = &job_.gpu_polls;
+  place.overlapped = &job_.counters.gpu_overlapped_buckets;
   const cuda::DeviceCall& call = *running.entries[0]->device;
   set.gpu_group = std::make_unique<cuda::GpuGroup>(std::move(place), call.gpu(), call.blocks());
   return set.gpu_group.get();
@@ -265,8 +266,9 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, Running& 
     job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
                      entry->display_name, cuda::NameOf(mode));
   }
-  cuda::Bucket bucket(*set.gpu_group, std::move(tensors));
-  if (running.adasum || (complex && mode == GpuMode::kKernel)) {
+  const bool in_shards = running.adasum || (complex && mode == GpuMode::kKernel);
+  cuda::Bucket bucket(*set.gpu_group, std::move(tensors), in_shards ? 1 : cuda::WindowLine::kSlots);
+  if (in_shards) {
     return std::make_unique<cuda::ShardRun>(std::move(bucket), std::move(calls),
                                             std::move(running.adasum));
   }

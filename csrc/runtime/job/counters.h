@@ -20,8 +20,9 @@ struct Counters {
   std::atomic<uint64_t> gpu_nccl_bytes{0};
   std::atomic<uint64_t> gpu_composed_bytes{0};  ///< reduced on GPUs inside each of several hosts
   std::atomic<uint64_t> gpu_moved_bytes{0};     ///< of other collectives, from GPU to GPU
-  std::atomic<uint64_t> last_arriver{0};        ///< decisions that came with their result
-  std::atomic<uint64_t> driven_waits{0};        ///< waits in which the caller drove the engine
+  std::atomic<uint64_t> gpu_overlapped_buckets{0};  ///< packed while earlier ones were reduced
+  std::atomic<uint64_t> last_arriver{0};            ///< decisions that came with their result
+  std::atomic<uint64_t> driven_waits{0};            ///< waits in which the caller drove the engine
   std::atomic<uint64_t> coordinator_wakes{0};
   std::atomic<uint64_t> waited_ns{0};  ///< callers were blocked in calls
   // Of locked plans (runtime/engine/locked_plan.h); `unlocks` by the reason.

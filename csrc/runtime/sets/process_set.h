@@ -52,7 +52,8 @@ struct ProcessSet {
   // Guarded by the driver's lock.
   std::unique_ptr<cuda::GpuGroup> gpu_group;  ///< from the first reduction on GPUs on
   std::unique_ptr<Running> current;
-  /// Runs that wait for none before them (Decision::run), in the order of the log.
+  /// Runs beside it, in the order of the log: those that wait for none before them (Decision::run),
+  /// and those that let later ones begin (Execution::overlaps).
   std::vector<std::unique_ptr<Running>> beside;
   /// Complete here, still read by peers; in the order of the log.
   std::deque<std::unique_ptr<Running>> draining;

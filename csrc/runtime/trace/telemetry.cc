@@ -272,6 +272,7 @@ std::string Telemetry::CounterText() const {
   counter("gpu_nccl_bytes", job_.counters.gpu_nccl_bytes);
   counter("gpu_composed_bytes", job_.counters.gpu_composed_bytes);
   counter("gpu_moved_bytes", job_.counters.gpu_moved_bytes);
+  counter("gpu_overlapped_buckets", job_.counters.gpu_overlapped_buckets);
   counter("last_arriver", job_.counters.last_arriver);
   counter("plan_locks", job_.counters.plan_locks);
   counter("plan_rounds", job_.counters.plan_rounds);

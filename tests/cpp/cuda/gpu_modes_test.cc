@@ -210,12 +210,12 @@ TEST(what_a_stream_still_uses_is_not_said_to_be_closed) {
                       [](uint32_t) { return false; });
   CHECK(shares.Offer(4096, true).ok());
   CHECK(shares.PinWords().ok());
-  auto* const word = reinterpret_cast<uint32_t*>(&page->words[1].packed);
-  CHECK(
-      gpu.value()->Call(&ha_cuda_plugin::await_words, shares.stream(), &word, size_t{1}, 1U).ok());
+  auto* const word = reinterpret_cast<uint32_t*>(&page->words[1].packed[0]);
+  void* const stream = shares.reducing_stream();
+  CHECK(gpu.value()->Call(&ha_cuda_plugin::await_words, stream, &word, size_t{1}, 1U).ok());
   shares.Close();
   CHECK_EQ(infos[0].closed.load(), 0U);
-  page->words[1].packed.store(1);
+  page->words[1].packed[0].store(1);
   shares.Close();
   CHECK_EQ(infos[0].closed.load(), 1U);
 }

@@ -25,16 +25,18 @@ void CheckOrders(std::initializer_list<uint32_t> counts) {
 }  // namespace
 
 TEST(words_of_streams) {
-  using Two = StreamProgram<2, 2>;
-  CheckOrders<Two>({Two::kPacked + Two::At(0, 1), Two::kReduced + Two::At(0, 1)});
+  using Two = StreamProgram<2, 3>;
+  CheckOrders<Two>({Two::kPacked + Two::At(0, 1, 1), Two::kPacked + Two::At(0, 0, 1),
+                    Two::kReduced + Two::At(0, 1, 1), Two::kEnded});
   using Three = StreamProgram<3, 1>;
-  CheckOrders<Three>({Three::kPacked + Three::At(2, 0), Three::kReduced + Three::At(1, 2)});
+  CheckOrders<Three>({Three::kPacked + Three::At(2, 0, 1), Three::kReduced + Three::At(1, 2, 1)});
 }
 
 TEST(launches_events_and_counts_of_a_leader) {
-  using P = LeaderProgram;
-  CheckOrders<P>(
-      {P::kLaunched, P::kLaunched + 1, P::kEnded, P::kEnded + 1, P::kPacked + 1, P::kReduced});
+  using P = LeaderProgram<1>;
+  CheckOrders<P>({P::kLaunched, P::kLaunched + 1, P::kLaunched + 2, P::kEnded, P::kEnded + 1,
+                  P::kEnded + 2, P::kPacked + 1, P::kReduced});
+  Holds(WeakModel<LeaderProgram<2>>(LeaderProgram<2>{}));
 }
 
 TEST(counts_and_barriers_of_blocks) {

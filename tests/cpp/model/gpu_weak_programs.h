@@ -8,6 +8,7 @@
 
 #include "execute/cuda/host/leader_steps.h"
 #include "execute/cuda/host/stream_steps.h"
+#include "execute/cuda/host/window_line.h"
 #include "execute/cuda/persistent/direct_lane.h"
 #include "execute/cuda/persistent/kernel_compiler.h"
 #include "model/weak_programs.h"
@@ -25,61 +26,93 @@ constexpr uint8_t SumOfRanks(uint32_t ranks, uint32_t window) {
   return sum;
 }
 
-/// Mode S: a thread is a rank's stream. A write of a word releases (peers.cu leaves its barrier as
-/// it is), and a wait acquires.
+/// Mode S: a thread is a stream of a rank, that packs or that reduces. A write of a word releases
+/// (peers.cu leaves its barrier as it is), and a wait acquires. What a host has seen of an event
+/// holds for what it launches next.
 template <uint32_t kRanks, uint32_t kWindows>
 struct StreamProgram {
-  static constexpr WeakShape kShape{
-      .threads = kRanks, .atomics = 2 * kRanks * kRanks, .plain = kRanks * kRanks, .kept = 2};
-  static constexpr uint32_t kMostAccesses = kWindows * (8 * kRanks - 4);
-  enum : uint32_t { kPacked, kReduced = kRanks * kRanks };  // words that a rank has for another
+  static constexpr uint32_t kSlots = cuda::WindowLine::kSlots;
+  static constexpr uint32_t kUsed = kWindows < kSlots ? kWindows : kSlots;
+  static constexpr uint32_t kWords = kRanks * kRanks * kUsed;
+  static constexpr WeakShape kShape{.threads = 2 * kRanks,
+                                    .atomics = 2 * kWords + kRanks,
+                                    .plain = kRanks * kRanks * kUsed,
+                                    .kept = 2};
+  static constexpr uint32_t kMostAccesses = kWindows * (5 * kRanks + 2);
+  enum : uint32_t { kPacked, kReduced = kWords, kEnded = 2 * kWords };
 
-  static constexpr uint32_t At(uint32_t rank, uint32_t other) { return rank * kRanks + other; }
+  /// A word that a rank has for another, or a shard of its buffer.
+  static constexpr uint32_t At(uint32_t rank, uint32_t other, uint32_t window) {
+    return (rank * kRanks + other) * kUsed + window % kUsed;
+  }
 
   template <typename Ops>
-  bool Run(uint32_t me, Ops& ops) const {
-    for (uint8_t n = 1; n <= kWindows; ++n) {
-      for (uint32_t shard = 0; shard < kRanks; ++shard)
-        ops.WritePlain(At(me, shard), GivenBy(me, n));
-      for (const cuda::StreamStep step : cuda::kStreamSteps) Go(step, me, n, ops);
-      for (uint32_t shard = 0; shard < kRanks; ++shard)
-        ops.Check(ops.ReadPlain(At(me, shard)) == SumOfRanks(kRanks, n), kUnpacksOther);
+  bool Run(uint32_t thread, Ops& ops) const {
+    const uint32_t me = thread % kRanks;
+    if (thread >= kRanks) {
+      for (uint8_t n = 1; n <= kWindows; ++n) {
+        for (const cuda::StreamStep step : cuda::kStreamSteps) Go(step, me, n, ops);
+        ops.Store(kEnded + me, n, kRelease);
+      }
+      return true;
     }
+    for (uint8_t n = 1; n <= kWindows; ++n) {
+      if (n > kSlots) Unpack(me, static_cast<uint8_t>(n - kSlots), ops);
+      for (uint32_t shard = 0; shard < kRanks; ++shard)
+        ops.WritePlain(At(me, shard, n), GivenBy(me, n));
+      for (uint32_t r = 0; r < kRanks; ++r) ops.Store(kPacked + At(r, me, n), n, kRelease);
+    }
+    for (uint8_t n = kWindows - kUsed + 1; n <= kWindows; ++n) Unpack(me, n, ops);
     return true;
   }
 
  private:
   template <typename Ops>
+  static void Unpack(uint32_t me, uint8_t n, Ops& ops) {
+    ops.Await(kEnded + me, kAcquire, [n](uint8_t ended) { return ended >= n; });
+    for (uint32_t shard = 0; shard < kRanks; ++shard)
+      ops.Check(ops.ReadPlain(At(me, shard, n)) == SumOfRanks(kRanks, n), kUnpacksOther);
+  }
+
+  template <typename Ops>
   static void Go(cuda::StreamStep step, uint32_t me, uint8_t n, Ops& ops) {
     using Step = cuda::StreamStep;
-    const uint32_t words =
-        step == Step::kTellPacked || step == Step::kAwaitPacked ? kPacked : kReduced;
+    const uint32_t words = step == Step::kAwaitPacked ? kPacked : kReduced;
     uint8_t sum = 0;
     for (uint32_t r = 0; r < kRanks; ++r) {
       if (step == Step::kReduceShard) {
-        sum += ops.ReadPlain(At(r, me));
-      } else if (r == me) {
-        continue;
-      } else if (step == Step::kTellPacked || step == Step::kTellReduced) {
-        ops.Store(words + At(r, me), n, kRelease);
+        sum += ops.ReadPlain(At(r, me, n));
+      } else if (step == Step::kTellReduced) {
+        ops.Store(words + At(r, me, n), n, kRelease);
       } else {
-        ops.Await(words + At(me, r), kAcquire, [n](uint8_t told) { return told >= n; });
+        ops.Await(words + At(me, r, n), kAcquire, [n](uint8_t told) { return told >= n; });
       }
     }
     if (step != Step::kReduceShard) return;
-    for (uint32_t r = 0; r < kRanks; ++r) ops.WritePlain(At(r, me), sum);
+    for (uint32_t r = 0; r < kRanks; ++r) ops.WritePlain(At(r, me, n), sum);
   }
 };
 
-/// Mode L: a thread is a rank's host, which runs LeaderWindow, or its stream. A launch shows the
-/// GPU what the host has seen, and an event that is done shows the host what the GPU has done.
+/// Mode L: a thread is a rank's host, which runs LeaderWindow, its stream, or the leader's stream
+/// for reductions. A launch shows the GPU what the host has seen, and an event that is done shows
+/// the host what the GPU has done. With one slot windows follow each other in it, and with two they
+/// are in flight at once.
+template <uint8_t kSlots>
 struct LeaderProgram {
   static constexpr uint32_t kRanks = 2;
   static constexpr uint8_t kWindows = 2;
-  static constexpr WeakShape kShape{
-      .threads = 2 * kRanks, .atomics = 3 * kRanks + 1, .plain = kRanks, .kept = 2};
+  static constexpr uint32_t kStreams = kRanks + 1;
+  static constexpr WeakShape kShape{.threads = kRanks + kStreams,
+                                    .atomics = 2 * kStreams + kRanks + 1,
+                                    .plain = kRanks * kSlots,
+                                    .kept = 2};
   static constexpr uint32_t kMostAccesses = 12 * kWindows;
-  enum : uint32_t { kLaunched, kEnded = kRanks, kPacked = 2 * kRanks, kReduced = 3 * kRanks };
+  enum : uint32_t {
+    kLaunched,  ///< by stream; the last one reduces
+    kEnded = kStreams,
+    kPacked = 2 * kStreams,
+    kReduced = kPacked + kRanks
+  };
 
   template <typename Ops>
   bool Run(uint32_t thread, Ops& ops) const {
@@ -93,7 +126,8 @@ struct LeaderProgram {
     Ops& ops;
     const uint32_t me;
     uint8_t window = 0;
-    uint8_t launches = 0;
+    uint8_t launches = 0;  ///< on its stream
+    uint8_t packs[kWindows + 1] = {};
 
     void Launch() { ops.Store(kLaunched + me, ++launches, kRelease); }
     bool Await(uint32_t count, uint8_t least) {
@@ -102,51 +136,78 @@ struct LeaderProgram {
     }
     [[nodiscard]] uint32_t ranks() const { return kRanks; }
     [[nodiscard]] bool leads() const { return me == 0; }
-    Status RecordPacked() { return {}; }  // the stream does, behind every kernel
-    Result<bool> IsPacked() { return Await(kEnded + me, launches); }
-    Result<bool> IsReduced() { return Await(kEnded + me, launches); }
+    Result<bool> IsPacked() { return Await(kEnded + me, packs[window]); }
+    Result<bool> IsReduced() { return Await(kEnded + kRanks, window); }
     void TellPacked() { ops.Store(kPacked + me, window, kRelease); }
     void TellReduced() { ops.Store(kReduced, window, kRelease); }
     bool HasTold(uint32_t rank) { return Await(kPacked + rank, window); }
     bool HasResult() { return Await(kReduced, window); }
     Status ReduceAll() {
-      Launch();
+      ops.Store(kLaunched + kRanks, window, kRelease);
       return {};
     }
   };
 
-  template <typename Ops>
-  static bool RunHost(uint32_t me, Ops& ops) {
-    Host<Ops> host{ops, me};
-    for (host.window = 1; host.window <= kWindows; ++host.window) {
-      host.Launch();  // packs
-      cuda::LeaderWindow steps;
-      if (!steps.Go(host).ok()) return false;
-      host.Launch();  // unpacks
+  /// What a stream does with windows, in the order in which its host launches it.
+  template <typename Pack, typename Unpack>
+  static bool EachMove(const Pack& pack, const Unpack& unpack) {
+    for (uint8_t n = 1; n <= kWindows; ++n) {
+      if (n > kSlots && !unpack(static_cast<uint8_t>(n - kSlots))) return false;
+      if (!pack(n)) return false;
+    }
+    for (uint8_t n = kWindows - kSlots + 1; n <= kWindows; ++n) {
+      if (!unpack(n)) return false;
     }
     return true;
   }
 
   template <typename Ops>
+  static bool RunHost(uint32_t me, Ops& ops) {
+    Host<Ops> host{ops, me};
+    const auto unpack = [&](uint8_t n) {
+      host.window = n;
+      cuda::LeaderWindow steps;
+      if (!steps.Launch(host).ok() || !cuda::LeaderWindow::IsReduced(host).ok()) return false;
+      host.Launch();
+      return true;
+    };
+    const auto pack = [&](uint8_t n) {
+      host.Launch();
+      host.packs[n] = host.launches;
+      return true;
+    };
+    return EachMove(pack, unpack);
+  }
+
+  template <typename Ops>
   static bool RunStream(uint32_t me, Ops& ops) {
+    const auto at = [](uint32_t rank, uint8_t n) { return rank * kSlots + n % kSlots; };
     uint8_t kernels = 0;
     const auto kernel = [&](const auto& body) {
       ++kernels;
       ops.Await(kLaunched + me, kAcquire, [&](uint8_t launched) { return launched >= kernels; });
       body();
       ops.Store(kEnded + me, kernels, kRelease);
+      return true;
     };
-    for (uint8_t n = 1; n <= kWindows; ++n) {
-      kernel([&] { ops.WritePlain(me, GivenBy(me, n)); });
-      const auto reduce = [&] {
-        uint8_t sum = 0;
-        for (uint32_t r = 0; r < kRanks; ++r) sum += ops.ReadPlain(r);
-        for (uint32_t r = 0; r < kRanks; ++r) ops.WritePlain(r, sum);
-      };
-      if (me == 0) kernel(reduce);
-      kernel([&] { ops.Check(ops.ReadPlain(me) == SumOfRanks(kRanks, n), kUnpacksOther); });
+    if (me == kRanks) {
+      for (uint8_t n = 1; n <= kWindows; ++n) {
+        kernel([&] {
+          uint8_t sum = 0;
+          for (uint32_t r = 0; r < kRanks; ++r) sum += ops.ReadPlain(at(r, n));
+          for (uint32_t r = 0; r < kRanks; ++r) ops.WritePlain(at(r, n), sum);
+        });
+      }
+      return true;
     }
-    return true;
+    const auto pack = [&](uint8_t n) {
+      return kernel([&] { ops.WritePlain(at(me, n), GivenBy(me, n)); });
+    };
+    const auto unpack = [&](uint8_t n) {
+      return kernel(
+          [&] { ops.Check(ops.ReadPlain(at(me, n)) == SumOfRanks(kRanks, n), kUnpacksOther); });
+    };
+    return EachMove(pack, unpack);
   }
 };
 

@@ -20,7 +20,9 @@ AdasumSums::AdasumSums(GpuGroup& group, std::vector<BucketTensor> tensors,
       blocks_(std::move(blocks)),
       context_(context),
       pairs_(ProductCount(group.ranks())),
-      own_pairs_((pairs_ + group.ranks() - 1) / group.ranks()) {
+      own_pairs_((pairs_ + group.ranks() - 1) / group.ranks()),
+      told_(group.NextStore()),
+      added_(group.NextStore()) {
   uint64_t chunks = 0;
   for (const BucketTensor& tensor : tensors_) {
     starts_.push_back(chunks);
@@ -36,7 +38,6 @@ AdasumSums::AdasumSums(GpuGroup& group, std::vector<BucketTensor> tensors,
       .sums.store(usable ? static_cast<uint64_t>(own_ - context_.memory[context_.me]) : kNoMemory,
                   std::memory_order_relaxed);
   if (usable) std::fill_n(SumsOf(group_.me(), 0), sums, TwoPartSum());
-  told_ = group_.NextWindow();
   group_.Tell(&GpuPeerInfo::stored, told_);
 }
 

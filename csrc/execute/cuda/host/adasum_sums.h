@@ -30,6 +30,8 @@ class AdasumSums {
   [[nodiscard]] Status Multiply(const BucketPart& part) const;
   /// Once all ranks' GPUs have multiplied all windows: adds up some chunks. True: that were all.
   bool AddSome();
+  void TellAdded() const { group_.Tell(&GpuPeerInfo::stored, added_); }
+  [[nodiscard]] bool AllHaveAdded() const { return group_.AllHave(&GpuPeerInfo::stored, added_); }
   /// Once all ranks have added up: the factors of one more tensor. True: that were all.
   bool WeighNext();
   /// A launch that combines this rank's shard of the part in all buffers.
@@ -53,10 +55,10 @@ class AdasumSums {
   const SetContext& context_;
   const size_t pairs_;
   const size_t own_pairs_;        ///< of a rank, at most
+  const uint64_t told_, added_;   ///< numbers of what a rank stores: where, and its pairs' sums
   std::vector<uint64_t> starts_;  ///< first chunk of every tensor, and the number of chunks
   uint64_t lanes_ = 0;            ///< doubles of lanes in a rank's memory
   std::byte* own_ = nullptr;
-  uint64_t told_ = 0;   ///< its number among the GPU group's windows
   uint64_t chunk_ = 0;  ///< the next to be added up
   size_t tensor_ = 0;   ///< whose it is
   std::vector<TwoPartSum> products_;

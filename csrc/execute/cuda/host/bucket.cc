@@ -23,7 +23,7 @@ uint64_t EndOf(const BucketWindow& window) {
 
 }  // namespace
 
-std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, size_t buffer_bytes) {
+std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, size_t window_bytes) {
   std::vector<BucketWindow> windows(1);
   for (size_t t = 0; t < tensors.size(); ++t) {
     const BucketTensor& tensor = tensors[t];
@@ -34,12 +34,12 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
       bool more = !window->runs.empty() && IsMoreOf(window->runs.back(), tensor);
       const uint64_t alignment = more ? kTensorAlignment : kRunAlignment;
       at = (at + alignment - 1) / alignment * alignment;
-      if (at + unit > buffer_bytes) {
+      if (at + unit > window_bytes) {
         window = &windows.emplace_back();
         at = 0;
         more = false;
       }
-      const uint64_t count = std::min(tensor.count - done, (buffer_bytes - at) / unit);
+      const uint64_t count = std::min(tensor.count - done, (window_bytes - at) / unit);
       if (!more) window->runs.push_back({at, 0, tensor.type, tensor.op, tensor.scale});
       BucketRun& run = window->runs.back();
       run.count = (at - run.offset) / unit + count;
@@ -58,10 +58,17 @@ std::pair<uint64_t, uint64_t> ShardOf(const GpuGroup& group, uint64_t count) {
   return {edge(group.me()), edge(uint64_t{group.me()} + 1)};
 }
 
-Bucket::Bucket(GpuGroup& group, std::vector<BucketTensor> tensors)
+Bucket::Bucket(GpuGroup& group, std::vector<BucketTensor> tensors, uint32_t slots)
     : group_(group),
       tensors_(std::move(tensors)),
-      windows_(CutBucket(tensors_, group.buffer_bytes())) {}
+      windows_(CutBucket(tensors_, group.buffer_bytes() / slots)),
+      first_(group.line().Reserve(windows_.size())) {
+  for (size_t w = 0; w < windows_.size(); ++w) {
+    const uint64_t slot = number(w) % slots * (group.buffer_bytes() / slots);
+    for (BucketPart& part : windows_[w].parts) part.offset += slot;
+    for (BucketRun& run : windows_[w].runs) run.offset += slot;
+  }
+}
 
 Status Bucket::Move(size_t window, bool packs) const {
   std::vector<ha_cuda_tensor> moves;
@@ -77,23 +84,23 @@ Status Bucket::Move(size_t window, bool packs) const {
   return group_.Copy(moves);
 }
 
-Status Bucket::Reduce(const BucketRun& run, uint64_t first, uint64_t last) const {
+Status Bucket::Reduce(const BucketRun& run, uint64_t first, uint64_t last, void* stream) const {
   if (first >= last) return {};
   std::vector<void*> places;
   for (uint32_t r = 0; r < group_.ranks(); ++r)
     places.push_back(group_.buffer(r) + run.offset + first * SizeOf(run.type));
-  return group_.Reduce({places, places, last - first, run.type, run.op, run.scale});
+  return group_.Reduce({places, places, last - first, run.type, run.op, run.scale}, stream);
 }
 
-Status Bucket::ReduceAll(size_t window) const {
-  for (const BucketRun& run : windows_[window].runs) HA_TRY(Reduce(run, 0, run.count));
+Status Bucket::ReduceAll(size_t window, void* stream) const {
+  for (const BucketRun& run : windows_[window].runs) HA_TRY(Reduce(run, 0, run.count, stream));
   return {};
 }
 
-Status Bucket::ReduceShard(size_t window) const {
+Status Bucket::ReduceShard(size_t window, void* stream) const {
   for (const BucketRun& run : windows_[window].runs) {
     const auto [first, last] = ShardOf(group_, run.count);
-    HA_TRY(Reduce(run, first, last));
+    HA_TRY(Reduce(run, first, last, stream));
   }
   return {};
 }

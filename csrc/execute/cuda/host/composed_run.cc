@@ -42,10 +42,7 @@ ComposedRun::ComposedRun(GpuGroup& group, std::vector<DeviceCall*> calls,
   uint64_t longest = 0;
   for (const RailPart& part : parts_) longest = std::max(longest, part.bytes());
   windows_ = (longest + place_bytes_ - 1) / place_bytes_;
-  for (uint64_t k = 0; k < windows_; ++k) {
-    const uint64_t number = group.NextWindow();
-    if (k == 0) first_ = number;
-  }
+  first_ = group.line().Reserve(windows_);
 }
 
 Result<std::unique_ptr<ComposedRun>> ComposedRun::Make(
@@ -79,8 +76,9 @@ Result<bool> ComposedRun::Go() {
     HA_ASSIGN(const bool more, (this->*stage)());
     moved = moved || more;
   }
-  watch_.Set(!shown_.events.empty() || !summed_.events.empty() || !stored_.events.empty() ||
-             !taken_.events.empty());
+  if (!shown_.events.empty() || !summed_.events.empty() || !stored_.events.empty() ||
+      !taken_.events.empty())
+    Poll();
   if (taken_.done < windows_ || (IsRail() && !between_->run().complete())) return moved;
   HA_TRY(Complete());
   return true;
@@ -222,7 +220,8 @@ Status ComposedRun::Reduce(const std::vector<Section>& sections,
     for (const std::byte* source : sources) from.push_back(source + begin);
     void* const to = own + begin;
     HA_TRY(group_.Reduce(
-        {from, {&to, 1}, (end - begin) / SizeOf(piece.type), piece.type, piece.op, scale}));
+        {from, {&to, 1}, (end - begin) / SizeOf(piece.type), piece.type, piece.op, scale},
+        group_.stream()));
   }
   return {};
 }

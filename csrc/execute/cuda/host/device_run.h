@@ -37,6 +37,7 @@ class DeviceRun final : public Execution {
   [[nodiscard]] bool complete() const override {
     return step_ == Step::kRefused || (step_ == Step::kRun && (!inner_ || inner_->complete()));
   }
+  [[nodiscard]] bool overlaps() const override { return inner_ && inner_->overlaps(); }
   [[nodiscard]] bool finished() const override {
     return complete() && (!inner_ || inner_->finished());
   }

@@ -13,6 +13,7 @@ ExchangeRun::ExchangeRun(GpuGroup& group, std::vector<DeviceCall*> calls,
     for (uint64_t first = 0; first < longest; first += group_.buffer_bytes())
       windows_.push_back({p, first, std::min(first + group_.buffer_bytes(), longest)});
   }
+  number_ = group_.line().Reserve(windows_.size());
 }
 
 Result<bool> ExchangeRun::Go() {
@@ -22,6 +23,7 @@ Result<bool> ExchangeRun::Go() {
         HA_TRY(Complete());
         return true;
       }
+      if (!group_.line().IsFirst(number_)) return false;
       HA_TRY(Show());
       step_ = Step::kShown;
       return true;
@@ -43,6 +45,7 @@ Result<bool> ExchangeRun::Go() {
     default:
       if (!group_.AllHave(&GpuPeerInfo::reduced, number_)) return false;
       step_ = Step::kShow;
+      group_.line().CameThrough(number_++);
       if (++window_ == windows_.size()) HA_TRY(Complete());
       return true;
   }
@@ -50,7 +53,6 @@ Result<bool> ExchangeRun::Go() {
 
 Status ExchangeRun::Show() {
   if (window_ == 0) HA_TRY(AwaitTensors());
-  number_ = group_.NextWindow();
   const Window& window = windows_[window_];
   const ExchangePiece& piece = pieces_[window.piece];
   const uint64_t last = std::min(window.last, piece.bytes[group_.me()]);
@@ -84,7 +86,8 @@ Status ExchangeRun::Take() {
       sources.push_back(group_.buffer(r) + (first - window.first));
     void* const to = shard.to + (first - shard.first * element);
     HA_TRY(group_.Reduce(
-        {sources, {&to, 1}, (last - first) / element, shard.type, shard.op, shard.scale}));
+        {sources, {&to, 1}, (last - first) / element, shard.type, shard.op, shard.scale},
+        group_.stream()));
   }
   HA_ASSIGN(ended_, group_.Record());
   return {};

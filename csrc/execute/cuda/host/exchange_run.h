@@ -30,7 +30,7 @@ class ExchangeRun final : public GpuRun {
   std::vector<Window> windows_;
   Step step_ = Step::kShow;
   size_t window_ = 0;
-  uint64_t number_ = 0;  ///< of the window among the GPU group's
+  uint64_t number_ = 0;  ///< of the window in the GPU group's line
   GpuEvent ended_;
 };
 

@@ -274,7 +274,7 @@ bool GpuGroup::AllHave(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t leas
   return true;
 }
 
-Status GpuGroup::Reduce(const ReduceJob& job) const {
+Status GpuGroup::Reduce(const ReduceJob& job, void* stream) const {
   const ha_cuda_reduce call{.sources = job.sources.data(),
                             .destinations = job.destinations.data(),
                             .source_count = job.sources.size(),
@@ -285,7 +285,7 @@ Status GpuGroup::Reduce(const ReduceJob& job) const {
                             .pre = job.scale.pre,
                             .post = job.scale.post,
                             .divisor = job.scale.divisor};
-  return gpu_->Call(&ha_cuda_plugin::reduce, stream(), &call);
+  return gpu_->Call(&ha_cuda_plugin::reduce, stream, &call);
 }
 
 Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {

@@ -13,6 +13,7 @@
 #include "execute/cuda/host/shares.h"
 #include "execute/cuda/host/ticket.h"
 #include "execute/cuda/host/watch.h"
+#include "execute/cuda/host/window_line.h"
 #include "execute/kernels/reduce.h"
 
 namespace horoacc::cuda {
@@ -42,15 +43,16 @@ struct GpuGroupPlace {
   bool any_order = false;    ///< sums may have NCCL's order with kAuto, too; the same on all
   std::string algorithm;     ///< of allreduces in kernels; "": the size decides
   std::string nccl_library;  ///< if NCCL is wanted: its path, or its soname
-  std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
+  std::atomic<uint32_t>* polling = nullptr;     ///< see Watch
+  std::atomic<uint64_t>* overlapped = nullptr;  ///< a counter: Counters::gpu_overlapped_buckets
 };
 
 /// The text that two ranks of a process set have different versions of NCCL.
 [[nodiscard]] std::string OtherVersion(uint32_t one, const std::string& version, uint32_t other,
                                        const std::string& other_version);
 
-/// Forty-three methods, since a run asks one object after all that the ranks have agreed on. One
-/// thread at a time. No call waits, but the destructor for some seconds: for its stream, and
+/// Forty-five methods, since a run asks one object after all that the ranks have agreed on. One
+/// thread at a time. No call waits, but the destructor for some seconds: for its streams, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {
  public:
@@ -90,7 +92,10 @@ class GpuGroup {
   /// The lanes of all its ranks, a bit each.
   [[nodiscard]] uint64_t lanes() const;
   [[nodiscard]] size_t buffer_bytes() const { return place_.buffer_bytes; }
+  /// Packs and unpacks; in modes, what waits for other ranks is on another stream, so that it holds
+  /// up no packing.
   [[nodiscard]] void* stream() const { return shares_.stream(); }
+  [[nodiscard]] void* reducing_stream() const { return shares_.reducing_stream(); }
   /// A rank's fusion buffer, at the address that this rank's GPU knows it by.
   [[nodiscard]] std::byte* buffer(uint32_t index) const { return shares_.memory(index); }
   /// Null unless mode K was opened.
@@ -99,10 +104,12 @@ class GpuGroup {
   [[nodiscard]] NcclComm* nccl() const { return nccl_.get(); }
   /// Copies tensors, counted in bytes, in one launch on the stream.
   [[nodiscard]] Status Copy(const std::vector<ha_cuda_tensor>& moves) const;
-  /// Reduces in one launch on the stream.
-  [[nodiscard]] Status Reduce(const ReduceJob& job) const;
+  /// Reduces in one launch.
+  [[nodiscard]] Status Reduce(const ReduceJob& job, void* stream) const;
   /// On the stream.
   [[nodiscard]] Result<GpuEvent> Record() const { return gpu_->Record(stream()); }
+  /// On the other one.
+  [[nodiscard]] Result<GpuEvent> RecordReduced() const { return gpu_->Record(reducing_stream()); }
   void RingOthers() const { place_.ring_others(); }
   /// Whether ranks of other hosts wait for messages that this rank has not sent yet.
   [[nodiscard]] bool HoldsNews() const { return place_.holds_news(); }
@@ -110,10 +117,12 @@ class GpuGroup {
   void Tell(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t value) const;
   [[nodiscard]] bool AllHave(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t least) const;
   [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
-  /// The number of the next window: the same on all ranks.
-  [[nodiscard]] uint64_t NextWindow() { return ++windows_; }
+  void CountOverlap() const { place_.overlapped->fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] WindowLine& line() { return line_; }
   /// The number of the next ticket: the same on all ranks.
   [[nodiscard]] uint64_t NextTicket() { return ++tickets_; }
+  /// The number of what a rank tells next in GpuPeerInfo::stored: the same on all ranks.
+  [[nodiscard]] uint64_t NextStore() { return ++stores_; }
 
  private:
   /// Counted over the attempts, so that it only grows.
@@ -155,8 +164,9 @@ class GpuGroup {
   int64_t claim_limit_ns_ = 0;
   Shares shares_;
   std::unique_ptr<GroupKernels> kernels_;
-  uint64_t windows_ = 0;
+  WindowLine line_;
   uint64_t tickets_ = 0;
+  uint64_t stores_ = 0;
 };
 
 }  // namespace horoacc::cuda

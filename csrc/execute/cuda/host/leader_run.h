@@ -14,23 +14,13 @@ class LeaderRun final : public ModeRun {
       : ModeRun(std::move(bucket), std::move(calls), Waits::kHosts) {}
 
  private:
-  friend class LeaderWindow;  // calls what follows
-  [[nodiscard]] uint32_t ranks() const { return group_.ranks(); }
-  [[nodiscard]] bool leads() const { return group_.me() == GpuGroup::kLeader; }
-  [[nodiscard]] Status RecordPacked();
-  [[nodiscard]] Result<bool> IsPacked() { return HasRun(ended_); }
-  void TellPacked() { group_.Tell(&GpuPeerInfo::packed, number_); }
-  [[nodiscard]] bool HasTold(uint32_t rank) const;
-  [[nodiscard]] Status ReduceAll();
-  [[nodiscard]] Result<bool> IsReduced() { return HasRun(ended_); }
-  void TellReduced() { group_.Tell(&GpuPeerInfo::reduced, number_); }
-  [[nodiscard]] bool HasResult() const;
+  /// A window, as LeaderWindow sees it.
+  struct Host;
+  [[nodiscard]] Status EndPacking(Window& window) override { return RecordPacked(window); }
+  [[nodiscard]] Result<bool> Launch(Window& window) override;
+  [[nodiscard]] Result<bool> IsReduced(const Window& window) override;
 
-  [[nodiscard]] Status Begin() override;
-  [[nodiscard]] Result<bool> Reduce() override { return steps_.Go(*this); }
-
-  LeaderWindow steps_;
-  GpuEvent ended_;  ///< behind this rank's packing, then behind the leader's reduction
+  LeaderWindow steps_;  ///< of the next window to be launched
 };
 
 }  // namespace horoacc::cuda

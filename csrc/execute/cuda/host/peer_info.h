@@ -7,6 +7,7 @@
 
 #include "base/page.h"
 #include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/host/window_line.h"
 #include "execute/cuda/nccl/nccl_calls.h"
 
 namespace horoacc::cuda {
@@ -76,11 +77,12 @@ struct alignas(64) GpuPeerInfo {
   std::atomic<uint32_t> closed{0};  ///< it has closed all memory of the others
 };
 
-/// Counts of windows that one rank's stream waits for and another's writes. If that rank has died,
-/// the host of the waiting rank writes them.
+/// Numbers of windows that one rank's stream waits for and another's writes, by slot. If that rank
+/// has died, the host of the waiting rank writes them: far ahead, and what a stream that still runs
+/// writes later is not less than what is awaited, since one window at a time uses a slot.
 struct alignas(64) GpuPeerWords {
-  std::atomic<uint32_t> packed{0};
-  std::atomic<uint32_t> reduced{0};
+  std::atomic<uint32_t> packed[WindowLine::kSlots]{};
+  std::atomic<uint32_t> reduced[WindowLine::kSlots]{};
 };
 
 /// A set's part of the control segment, for GPUs.

@@ -1,6 +1,7 @@
 #include "execute/cuda/host/shard_run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace horoacc::cuda {
 namespace {
@@ -9,11 +10,21 @@ constexpr size_t kLaunchesAtOnce = 64;  // some hundred microseconds
 
 }  // namespace
 
+ShardRun::ShardRun(Bucket bucket, std::vector<DeviceCall*> calls, std::unique_ptr<AdasumSums> sums)
+    : GpuRun(bucket.group(), std::move(calls)),
+      bucket_(std::move(bucket)),
+      sums_(std::move(sums)),
+      number_(bucket_.number(0)) {
+  // For the second time, which follows.
+  if (sums_) static_cast<void>(group_.line().Reserve(bucket_.windows()));
+}
+
 Result<bool> ShardRun::Go() {
   switch (step_) {
     case Step::kShow: {
-      if (number_ == 0) HA_TRY(AwaitTensors());
-      shown_ = number_ = group_.NextWindow();
+      if (!group_.line().IsFirst(number_)) return false;
+      if (!std::exchange(begun_, true)) HA_TRY(AwaitTensors());
+      shown_ = number_;
       HA_TRY(bucket_.Pack(window_));
       HA_ASSIGN(ended_, group_.Record());
       step_ = Step::kShown;
@@ -43,15 +54,14 @@ Result<bool> ShardRun::Go() {
       return true;
     case Step::kAdd:
       if (sums_->AddSome()) {
-        group_.Tell(&GpuPeerInfo::stored, number_);
+        sums_->TellAdded();
         step_ = Step::kWeigh;
       }
       return true;
     default:
-      if (!group_.AllHave(&GpuPeerInfo::stored, number_)) return false;
+      if (!sums_->AllHaveAdded()) return false;
       if (sums_->WeighNext()) {
         multiplies_ = false;
-        number_ = group_.NextWindow();
         step_ = Step::kWork;
       }
       return true;
@@ -60,7 +70,7 @@ Result<bool> ShardRun::Go() {
 
 Result<bool> ShardRun::Work() {
   if (!sums_) {
-    HA_TRY(bucket_.ReduceShard(window_));
+    HA_TRY(bucket_.ReduceShard(window_, group_.stream()));
     return true;
   }
   const std::vector<BucketPart>& parts = bucket_.window(window_).parts;
@@ -74,6 +84,7 @@ Result<bool> ShardRun::Work() {
 
 Status ShardRun::Leave() {
   step_ = Step::kShow;
+  group_.line().CameThrough(number_++);
   const bool is_last = window_ + 1 == bucket_.windows();
   if (multiplies_) {
     if (is_last) {

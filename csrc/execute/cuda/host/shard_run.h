@@ -14,11 +14,9 @@ namespace horoacc::cuda {
 /// second time from the last to the first, so that the last one stays where it is.
 class ShardRun final : public GpuRun {
  public:
-  /// `calls` own the tensors and outlive the run. `sums`: of an Adasum; else null.
-  ShardRun(Bucket bucket, std::vector<DeviceCall*> calls, std::unique_ptr<AdasumSums> sums)
-      : GpuRun(bucket.group(), std::move(calls)),
-        bucket_(std::move(bucket)),
-        sums_(std::move(sums)) {}
+  /// `calls` own the tensors and outlive the run. `sums`: of an Adasum; else null. The bucket's
+  /// windows take the whole buffer.
+  ShardRun(Bucket bucket, std::vector<DeviceCall*> calls, std::unique_ptr<AdasumSums> sums);
 
  private:
   enum class Step { kShow, kShown, kWork, kWorked, kLeave, kAdd, kWeigh };
@@ -33,8 +31,9 @@ class ShardRun final : public GpuRun {
   Step step_ = Step::kShow;
   bool multiplies_ = sums_ != nullptr;  ///< the first time over the windows
   size_t window_ = 0;
-  size_t part_ = 0;      ///< the next of the window's, of an Adasum
-  uint64_t shown_ = 0;   ///< number of the window among the GPU group's when it was shown
+  size_t part_ = 0;  ///< the next of the window's, of an Adasum
+  bool begun_ = false;
+  uint64_t shown_ = 0;   ///< number of the window in the GPU group's line when it was shown
   uint64_t number_ = 0;  ///< and now
   GpuEvent ended_;
 };

@@ -41,6 +41,7 @@ Status Shares::Offer(size_t buffer_bytes, bool to_others) {
   GpuPeerInfo& info = segment_.infos[me_];
   if (!stream_) {
     HA_ASSIGN(stream_, gpu_->TakeStream());
+    HA_ASSIGN(reducing_stream_, gpu_->TakeStream());
   }
   if (memory_[me_] == nullptr) {
     const size_t blocks = (buffer_bytes + kShareBytes - 1) / kShareBytes;
@@ -69,8 +70,9 @@ Status Shares::PinWords() {
   return {};
 }
 
-bool Shares::StreamIsDone() const {
-  const Result<GpuEvent> last = gpu_->Record(stream_.get());
+bool Shares::IsDone(const GpuStream& stream) const {
+  if (!stream) return true;
+  const Result<GpuEvent> last = gpu_->Record(stream.get());
   return last.ok() && Soon([&] {
            const Result<bool> done = gpu_->IsDone(last.value());
            return done.ok() && done.value();
@@ -100,7 +102,7 @@ void Shares::DropOpened() {
 // A stream that is not idle in time may be the next time; until then `closed` stays 0.
 void Shares::Close() {
   if (!closed_) {
-    if (stream_ && !StreamIsDone()) return;
+    if (!IsDone(stream_) || !IsDone(reducing_stream_)) return;
     DropOpened();
     if (std::exchange(pinned_, false)) gpu_->Unpin(segment_.words);
     segment_.infos[me_].closed.store(1, std::memory_order_release);

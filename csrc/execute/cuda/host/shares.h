@@ -9,7 +9,7 @@
 
 namespace horoacc::cuda {
 
-/// Not thread-safe. The destructor waits for its stream, and until the others have closed this
+/// Not thread-safe. The destructor waits for its streams, and until the others have closed this
 /// rank's memory, at most for 2 seconds each. Memory that is still in use then is not freed.
 class Shares {
  public:
@@ -29,13 +29,15 @@ class Shares {
   void Close();
 
   [[nodiscard]] void* stream() const { return stream_.get(); }
+  /// For reductions, which may wait for other ranks.
+  [[nodiscard]] void* reducing_stream() const { return reducing_stream_.get(); }
   [[nodiscard]] std::byte* memory(uint32_t index) const {
     return static_cast<std::byte*>(memory_[index]);
   }
 
  private:
   void DropOpened();
-  [[nodiscard]] bool StreamIsDone() const;
+  [[nodiscard]] bool IsDone(const GpuStream& stream) const;
   [[nodiscard]] bool OthersHaveClosed() const;
 
   const std::shared_ptr<Gpu> gpu_;
@@ -43,7 +45,7 @@ class Shares {
   const uint32_t me_;
   const std::vector<bool> in_this_process_;
   const std::function<bool(uint32_t)> alive_;
-  GpuStream stream_;
+  GpuStream stream_, reducing_stream_;
   std::vector<void*> memory_;  ///< by index, with this rank's own
   bool pinned_ = false;
   bool closed_ = false;  ///< the others' memory

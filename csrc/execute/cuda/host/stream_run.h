@@ -17,11 +17,12 @@ class StreamRun final : public ModeRun {
   StreamRun& operator=(const StreamRun&) = delete;
 
  private:
-  using Word = std::atomic<uint32_t> GpuPeerWords::*;
-  [[nodiscard]] Result<bool> Reduce() override;
-  [[nodiscard]] Status Enqueue(StreamStep step);
-  [[nodiscard]] Status Tell(Word word);
-  [[nodiscard]] Status Await(Word word);
+  using Words = std::atomic<uint32_t> (GpuPeerWords::*)[WindowLine::kSlots];
+  [[nodiscard]] Status EndPacking(Window& window) override;
+  [[nodiscard]] Result<bool> Launch(Window& window) override;
+  [[nodiscard]] Status Enqueue(StreamStep step, const Window& window) const;
+  [[nodiscard]] Status Tell(Words words, uint64_t number, void* stream) const;
+  [[nodiscard]] Status Await(Words words, uint64_t number) const;
 };
 
 }  // namespace horoacc::cuda

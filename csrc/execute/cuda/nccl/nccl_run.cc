@@ -22,41 +22,51 @@ NcclRun::~NcclRun() {
   if (!complete()) comm_.Abort();
 }
 
-Status NcclRun::Begin() {
-  called_ = false;
-  return Multiply(true);
+Status NcclRun::EndPacking(Window& window) {
+  HA_TRY(Multiply(window, true));
+  return RecordPacked(window);
 }
 
-// NCCL may have launched its kernels only when the communicator has settled. It is asked to the
-// end: an error of NCCL's may be all that comes.
-Result<bool> NcclRun::Reduce() {
+// NCCL may have launched its kernels only when the communicator has settled.
+Result<bool> NcclRun::Launch(Window& window) {
   // Kernels that wait for those of other hosts may hold up this thread: what their ranks have to
   // know of this decision, and of those before it, goes first.
   if (!called_ && group_.HoldsNews()) {
-    watch_.Set(true);
+    Poll();
     return false;
   }
   if (!called_) {
-    HA_TRY(comm_.Reduce(bucket_.runs(window_), group_.buffer(group_.me()), group_.stream()));
+    HA_TRY(AwaitPacked(window));
+    HA_TRY(comm_.Reduce(bucket_.runs(window.index), group_.buffer(group_.me()),
+                        group_.reducing_stream()));
     called_ = true;
   }
   HA_ASSIGN(const bool settled, comm_.Settled());
-  if (!reduced_) {
-    watch_.Set(!settled);
-    if (!settled) return false;
-    HA_TRY(Multiply(false));
-    HA_ASSIGN(reduced_, group_.Record());
+  if (!settled) {
+    Poll();
+    return false;
   }
-  return HasRun(reduced_);
+  called_ = false;
+  HA_TRY(Multiply(window, false));
+  HA_ASSIGN(window.reduced, group_.RecordReduced());
+  return true;
 }
 
-Status NcclRun::Multiply(bool before) const {
-  for (const BucketRun& run : bucket_.runs(window_)) {
+// NCCL is asked to the end: an error of its may be all that comes.
+Result<bool> NcclRun::IsReduced(const Window& window) {
+  HA_TRY(comm_.Settled());
+  return HasRun(window.reduced);
+}
+
+Status NcclRun::Multiply(const Window& window, bool before) const {
+  void* const stream = before ? group_.stream() : group_.reducing_stream();
+  for (const BucketRun& run : bucket_.runs(window.index)) {
     const Scale scale = PartOf(run, before);
     if (scale == Scale{}) continue;
     void* const at = group_.buffer(group_.me()) + run.offset;
     const void* const from = at;
-    HA_TRY(group_.Reduce({{&from, 1}, {&at, 1}, run.count, run.type, ReduceOp::kSum, scale}));
+    HA_TRY(
+        group_.Reduce({{&from, 1}, {&at, 1}, run.count, run.type, ReduceOp::kSum, scale}, stream));
   }
   return {};
 }

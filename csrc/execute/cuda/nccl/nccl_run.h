@@ -15,13 +15,14 @@ class NcclRun final : public ModeRun {
   NcclRun& operator=(const NcclRun&) = delete;
 
  private:
-  [[nodiscard]] Status Begin() override;
-  [[nodiscard]] Result<bool> Reduce() override;
+  [[nodiscard]] Status EndPacking(Window& window) override;
+  [[nodiscard]] Result<bool> Launch(Window& window) override;
+  [[nodiscard]] Result<bool> IsReduced(const Window& window) override;
   /// Multiplies the buffer by the factors from before or behind the sum, if they are not 1.
-  [[nodiscard]] Status Multiply(bool before) const;
+  [[nodiscard]] Status Multiply(const Window& window, bool before) const;
 
   NcclComm& comm_;
-  bool called_ = false;  ///< NCCL's calls for the window were made
+  bool called_ = false;  ///< NCCL's calls for the window that is being launched were made
 };
 
 }  // namespace horoacc::cuda

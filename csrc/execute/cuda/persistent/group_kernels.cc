@@ -28,7 +28,7 @@ GroupKernels::GroupKernels(GpuGroup& group, std::shared_ptr<PinnedBlocks> blocks
 // Kernels may still look at the watch. An earlier call has reported the error of a GPU that fails.
 GroupKernels::~GroupKernels() {
   if (watch_ == nullptr) return;
-  Result<GpuEvent> last = group_.Record();
+  Result<GpuEvent> last = group_.RecordReduced();
   if (last.ok()) blocks_->Retire(reinterpret_cast<std::byte*>(watch_), std::move(last).value());
 }
 
@@ -49,8 +49,8 @@ Status GroupKernels::Upload(const PlacedProgram& program) {
   if (block == nullptr) return MakeError(ErrorKind::kSystem, "no memory for a kernel's program");
   std::memcpy(block, program.image.data(), bytes);
   const Gpu& gpu = group_.gpu();
-  HA_TRY(gpu.Copy(group_.stream(), memory(group_.me()) + program.uploaded, block, bytes));
-  HA_ASSIGN(GpuEvent copied, group_.Record());
+  HA_TRY(gpu.Copy(group_.reducing_stream(), memory(group_.me()) + program.uploaded, block, bytes));
+  HA_ASSIGN(GpuEvent copied, group_.RecordReduced());
   blocks_->Retire(block, std::move(copied));
   return {};
 }
@@ -75,7 +75,7 @@ Result<bool> GroupKernels::Launch(const BucketRun& run) {
                              .call = program->calls,
                              .seconds = 0,
                              .watch = watch_};
-  HA_TRY(group_.gpu().Call(&ha_cuda_plugin::run_program, group_.stream(), &call));
+  HA_TRY(group_.gpu().Call(&ha_cuda_plugin::run_program, group_.reducing_stream(), &call));
   ++program->calls;
   return true;
 }
@@ -91,7 +91,7 @@ void GroupKernels::Abort() const {
 Result<bool> GroupKernels::Renew() {
   Gpu& gpu = group_.gpu();
   if (renewal_ == Renewal::kNone) {
-    HA_ASSIGN(ended_, group_.Record());
+    HA_ASSIGN(ended_, group_.RecordReduced());
     ++renewals_;
     renewal_ = Renewal::kDraining;
   }
@@ -103,8 +103,8 @@ Result<bool> GroupKernels::Renew() {
   }
   if (renewal_ == Renewal::kDrained) {
     if (!group_.AllHave(&GpuPeerInfo::drained, renewals_)) return false;
-    HA_TRY(gpu.Call(&ha_cuda_plugin::zero, group_.stream(), memory(group_.me()), bytes_));
-    HA_ASSIGN(ended_, group_.Record());
+    HA_TRY(gpu.Call(&ha_cuda_plugin::zero, group_.reducing_stream(), memory(group_.me()), bytes_));
+    HA_ASSIGN(ended_, group_.RecordReduced());
     renewal_ = Renewal::kClearing;
   }
   if (renewal_ == Renewal::kClearing) {

@@ -9,7 +9,8 @@
 
 namespace horoacc::cuda {
 
-/// One thread at a time. Launches follow each other on the GPU group's stream.
+/// One thread at a time. Launches follow each other on the GPU group's stream for
+/// reductions.
 class GroupKernels {
  public:
   /// Bytes behind a fusion buffer.

@@ -11,27 +11,28 @@ KernelRun::~KernelRun() {
   if (!complete()) kernels_.Abort();
 }
 
-Status KernelRun::Begin() {
-  run_ = 0;
-  return {};
-}
-
-Result<bool> KernelRun::Reduce() {
-  const std::vector<BucketRun>& runs = bucket_.runs(window_);
+Result<bool> KernelRun::Launch(Window& window) {
+  HA_TRY(AwaitPacked(window));
+  const std::vector<BucketRun>& runs = bucket_.runs(window.index);
   while (run_ < runs.size()) {
     if (renews_) {
       HA_ASSIGN(const bool renewed, kernels_.Renew());
-      watch_.Set(!renewed);
-      if (!renewed) return false;
+      if (!renewed) {
+        Poll();
+        return false;
+      }
     }
     HA_ASSIGN(const bool launched, kernels_.Launch(runs[run_]));
     renews_ = !launched;
     if (launched) ++run_;
   }
-  if (!reduced_) {
-    HA_ASSIGN(reduced_, group_.Record());
-  }
-  HA_ASSIGN(const bool reduced, HasRun(reduced_));
+  run_ = 0;
+  HA_ASSIGN(window.reduced, group_.RecordReduced());
+  return true;
+}
+
+Result<bool> KernelRun::IsReduced(const Window& window) {
+  HA_ASSIGN(const bool reduced, HasRun(window.reduced));
   if (reduced) HA_TRY(kernels_.Outcome());
   return reduced;
 }

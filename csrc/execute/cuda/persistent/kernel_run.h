@@ -15,11 +15,12 @@ class KernelRun final : public ModeRun {
   KernelRun& operator=(const KernelRun&) = delete;
 
  private:
-  [[nodiscard]] Status Begin() override;
-  [[nodiscard]] Result<bool> Reduce() override;
+  [[nodiscard]] Status EndPacking(Window& window) override { return RecordPacked(window); }
+  [[nodiscard]] Result<bool> Launch(Window& window) override;
+  [[nodiscard]] Result<bool> IsReduced(const Window& window) override;
 
   GroupKernels& kernels_;
-  size_t run_ = 0;       ///< of the window: the next to be launched
+  size_t run_ = 0;       ///< of the window that is being launched: the next
   bool renews_ = false;  ///< memory for its program is being made, with the other ranks
 };
 
