@@ -57,8 +57,8 @@ TEST(careless_leaders_are_caught) {
 TEST(tickets_of_sets_that_share_a_hardware_queue) {
   Holds(TicketModel<BothSets>(1, TicketFault::kNone));
   Holds(TicketModel<BothSets>(3, TicketFault::kNone));
+  Holds(TicketModel<OneShared>(2, TicketFault::kNone));
   Holds(TicketModel<ThreeInARing>(1, TicketFault::kNone));
-  Holds(TicketModel<ThreeInARing>(2, TicketFault::kNone));
 }
 
 // Why NCCL reduces across hosts for one set of a host at a time (ticket.h).
@@ -71,7 +71,8 @@ TEST(careless_tickets_are_caught) {
   IsCaught(TicketModel<BothSets>(1, TicketFault::kNoTickets), kStuck);
   IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kNoTickets), kStuck);
   IsCaught(TicketModel<BothSets>(2, TicketFault::kEarlyRelease), kStuck);
-  IsCaught(TicketModel<BothSets>(2, TicketFault::kLostTicket), kStuck);
+  IsCaught(TicketModel<BothSets>(1, TicketFault::kLostTicket), kStuck);
   IsCaught(TicketModel<BothSets>(1, TicketFault::kSplitTickets), kStuck);
   IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kSplitTickets), kStuck);
+  IsCaught(TicketModel<BothSets>(1, TicketFault::kEarlyCall), kStuck);
 }

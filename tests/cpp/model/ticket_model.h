@@ -1,7 +1,10 @@
 #pragma once
 // Tickets of process sets (execute/cuda/host/ticket.h, whose BasicTicket this runs): ranks, each
-// with one hardware queue and one lane, and sets of two of them whose decisions every rank carries
-// out in an order of its own.
+// with one hardware queue and one lane, and sets of two of them, whose decisions every rank carries
+// out in an order of its own, two of a set at a time.
+#include <algorithm>
+#include <iterator>
+
 #include "execute/cuda/host/ticket.h"
 #include "model/explore.h"
 #include "model/replay.h"
@@ -14,6 +17,7 @@ enum class TicketFault {
   kEarlyRelease,  ///< the first of its ranks releases the set's ticket
   kLostTicket,    ///< a ticket is given to two
   kSplitTickets,  ///< others take theirs between a set's
+  kEarlyCall,     ///< calls a ticket while the one before it is held, whoever holds that
 };
 
 /// Two sets of the same ranks. The first `kSpanning` sets have a host for each of their ranks,
@@ -21,6 +25,13 @@ enum class TicketFault {
 struct BothSets {
   static constexpr uint32_t kRanks = 2, kSets = 2, kSpanning = 0;
   static constexpr uint32_t kMember[kSets][2] = {{0, 1}, {0, 1}};
+};
+
+/// Tickets of each may be in a row on a rank of its own, while the other's come between on the
+/// rank that they share.
+struct OneShared {
+  static constexpr uint32_t kRanks = 3, kSets = 2, kSpanning = 0;
+  static constexpr uint32_t kMember[kSets][2] = {{0, 1}, {1, 2}};
 };
 
 /// Sets that have one rank in common with each of the others: each rank is the leader of one.
@@ -51,10 +62,11 @@ class TicketGroup {
   using TicketCount = uint8_t;
   static constexpr uint32_t kTicketLanes = Shape::kRanks;
   static constexpr uint32_t kLeader = 0;
+  using Row = horoacc::cuda::TicketRow<TicketCount, kTicketLanes>;
 
-  TicketGroup(TicketState<Shape>& state, uint32_t set, uint32_t member, TicketFault fault,
+  TicketGroup(TicketState<Shape>& state, Row& row, uint32_t set, uint32_t member, TicketFault fault,
               Accesses& accesses)
-      : s_(state), set_(set), member_(member), fault_(fault), accesses_(accesses) {}
+      : s_(state), row_(row), set_(set), member_(member), fault_(fault), accesses_(accesses) {}
 
   [[nodiscard]] bool spans() const { return set_ < Shape::kSpanning; }
   [[nodiscard]] uint32_t me() const { return spans() ? 0 : member_; }
@@ -65,11 +77,12 @@ class TicketGroup {
     return uint64_t{1} << Shape::kMember[set_][0] | uint64_t{1} << Shape::kMember[set_][1];
   }
   void RingOthers() const {}
+  [[nodiscard]] Row& ticket_row() const { return row_; }
 
   struct Holders : ModelAtomic {
     bool too_few = false;
-    void store(uint64_t value, std::memory_order order) const {
-      ModelAtomic::store(too_few ? 1 : value, order);
+    uint8_t fetch_add(uint8_t more, std::memory_order order) const {
+      return ModelAtomic::fetch_add(too_few ? 1 : more, order);
     }
   };
   struct Info {
@@ -97,16 +110,22 @@ class TicketGroup {
       return value;
     }
   };
+  struct Served : ModelAtomic {
+    bool early = false;
+    uint8_t load(std::memory_order order) const {
+      return static_cast<uint8_t>(ModelAtomic::load(order) + (early ? 1 : 0));
+    }
+  };
   struct Lane {
     Counter tickets;
-    ModelAtomic served;
+    Served served;
   };
   struct Lanes {
     const TicketGroup& group;
     Lane operator[](uint32_t lane) const {
       const TicketFault fault = group.fault_;
       return {{{group.s_.tickets[lane], group.accesses_}, fault == TicketFault::kLostTicket},
-              {group.s_.served[lane], group.accesses_}};
+              {{group.s_.served[lane], group.accesses_}, fault == TicketFault::kEarlyCall}};
     }
   };
   struct All {
@@ -120,6 +139,7 @@ class TicketGroup {
 
  private:
   TicketState<Shape>& s_;
+  Row& row_;
   const uint32_t set_, member_;
   const TicketFault fault_;
   Accesses& accesses_;
@@ -127,19 +147,25 @@ class TicketGroup {
 
 template <typename Shape>
 struct TicketState {
-  /// Of a set, on its first or second rank.
+  /// A call of a set, on its first or second rank.
   struct Run {
-    horoacc::cuda::BasicTicket<TicketGroup<Shape>> ticket{1};
+    horoacc::cuda::BasicTicket<TicketGroup<Shape>> ticket{0};
     AccessLog<10> log;
     uint8_t pc = 0;
-    uint8_t calls = 0;  ///< that are over
+    uint8_t begun = 0;
   };
-  Run run[Shape::kSets][2];
-  uint8_t called[Shape::kSets][2] = {};  ///< in the leaders' peer infos
+  /// A set there, whose calls come to each stage in their order; two runs serve them in turn.
+  struct Member {
+    Run run[2];
+    uint8_t launched = 0, over = 0;
+    uint8_t told = 0;  ///< by the other's stream
+  };
+  Member member[Shape::kSets][2];
+  typename TicketGroup<Shape>::Row row[Shape::kSets][2];  ///< the leaders'
+  uint8_t called[Shape::kSets][2] = {};                   ///< in the leaders' peer infos
   uint8_t holders[Shape::kSets][2] = {};
-  uint8_t word[Shape::kSets][2] = {};
-  /// Work of the rank's only queue: 1 + twice the set, + 1 for a wait.
-  uint8_t queue[Shape::kRanks][4] = {};
+  /// Work of the rank's only queue: see TicketModel::WorkOf.
+  uint8_t queue[Shape::kRanks][8] = {};
   uint8_t busy = 0, tickets[Shape::kRanks] = {}, served[Shape::kRanks] = {};
 };
 
@@ -148,15 +174,16 @@ class TicketModel {
  public:
   using State = TicketState<Shape>;
   using Run = typename State::Run;
+  using Member = typename State::Member;
   static constexpr uint32_t kSets = Shape::kSets;
 
   TicketModel(uint8_t calls, TicketFault fault) : calls_(calls), fault_(fault) {}
   [[nodiscard]] State initial() const { return {}; }
-  [[nodiscard]] uint32_t processes() const { return 2 * kSets + Shape::kRanks; }
+  [[nodiscard]] uint32_t processes() const { return 4 * kSets + Shape::kRanks; }
   [[nodiscard]] bool Done(const State& s) const {
-    for (const auto& of_set : s.run) {
-      for (const Run& run : of_set) {
-        if (run.calls != calls_) return false;
+    for (const auto& of_set : s.member) {
+      for (const Member& member : of_set) {
+        if (member.over != calls_) return false;
       }
     }
     return true;
@@ -164,88 +191,115 @@ class TicketModel {
 
   /// The runs of the sets on their ranks, which may move in any order, and the ranks' queues.
   Outcome Step(State& s, uint32_t process, const char** wrong) const {
-    if (process < 2 * kSets) return Advance(s, process / 2, process % 2, wrong);
-    return Execute(s, process - 2 * kSets);
+    if (process < 4 * kSets) return Advance(s, process / 4, process / 2 % 2, process % 2, wrong);
+    return Execute(s, process - 4 * kSets);
   }
 
  private:
-  enum Place : uint8_t { kAsk, kTell, kWait, kEnd, kRelease };
+  enum Place : uint8_t { kAsk, kEnqueue, kEnd, kRelease };
+  enum Kind : uint8_t { kTell, kAwait };
 
   static constexpr uint32_t Rank(uint32_t set, uint32_t member) {
     return Shape::kMember[set][member];
   }
+  static uint8_t WorkOf(uint32_t set, uint32_t call, Kind kind) {
+    return static_cast<uint8_t>(1 + (call * kSets + set) * 2 + kind);
+  }
+  static uint32_t SetOf(uint8_t work) { return (work - 1U) / 2 % kSets; }
 
-  Outcome Advance(State& s, uint32_t set, uint32_t member, const char** wrong) const {
-    Run& run = s.run[set][member];
-    if (run.calls == calls_) return Outcome::kBlocked;
-    const uint32_t rank = Rank(set, member);
+  /// As ModeRun's stages: a call is launched, and is over, behind the one before it.
+  Outcome Advance(State& s, uint32_t set, uint32_t member, uint32_t turn,
+                  const char** wrong) const {
+    Member& own = s.member[set][member];
+    Run& run = own.run[turn];
+    const uint32_t call = own.over + (own.over + turn) % 2;
+    if (call >= calls_) return Outcome::kBlocked;
+    auto& queue = s.queue[Rank(set, member)];
     switch (run.pc) {
       case kAsk: {
+        if (own.launched != call) return Outcome::kBlocked;
+        if (run.begun == 0) run.ticket = decltype(run.ticket)(static_cast<uint8_t>(call + 1));
+        run.begun = 1;
         bool called = fault_ == TicketFault::kNoTickets;
-        const auto ask = [&](auto& ticket, Accesses& accesses) {
-          TicketGroup<Shape> group(s, set, member, fault_, accesses);
-          return ticket.IsCalled(group);
-        };
-        if (called || (Resume(run.ticket, run.log, ask, &called) && called)) run.pc = kTell;
+        if (called || Resumed(s, set, member, run, &called,
+                              [](auto& ticket, auto& group) { return ticket.IsCalled(group); })) {
+          if (called) run.pc = kEnqueue;
+        }
         return Outcome::kMoved;
       }
-      case kTell:
-      case kWait:
-        for (const uint8_t work : s.queue[rank]) {
-          if (work != 0 && (work - 1U) / 2 != set && fault_ == TicketFault::kNone)
+      case kEnqueue:
+        for (const uint8_t work : queue) {
+          if (work != 0 && SetOf(work) != set && fault_ == TicketFault::kNone)
             *wrong = "two sets at once";
         }
-        Put(s, rank, static_cast<uint8_t>(1 + 2 * set + (run.pc == kWait ? 1 : 0)));
-        run.pc = run.pc == kTell ? kWait : kEnd;
+        for (const Kind kind : {kTell, kAwait}) Put(queue, WorkOf(set, call, kind), wrong);
+        ++own.launched;
+        run.pc = kEnd;
         return Outcome::kMoved;
       case kEnd:
-        for (const uint8_t work : s.queue[rank]) {
-          if (work == 1 + 2 * set || work == 2 + 2 * set) return Outcome::kBlocked;
+        for (const uint8_t work : queue) {
+          if (work == WorkOf(set, call, kAwait)) return Outcome::kBlocked;
         }
+        if (own.over != call) return Outcome::kBlocked;
         run.pc = kRelease;
         return Outcome::kMoved;
-      default:
-        return Release(s, set, member);
+      default: {
+        bool released = fault_ == TicketFault::kNoTickets;
+        const auto release = [](auto& ticket, auto& group) {
+          ticket.Release(group);
+          return true;
+        };
+        if (!released && !Resumed(s, set, member, run, &released, release)) return Outcome::kMoved;
+        run = {};
+        ++own.over;
+        return Outcome::kMoved;
+      }
     }
   }
 
-  Outcome Release(State& s, uint32_t set, uint32_t member) const {
-    Run& run = s.run[set][member];
-    bool released = fault_ == TicketFault::kNoTickets;
-    const auto release = [&](auto& ticket, Accesses& accesses) {
-      TicketGroup<Shape> group(s, set, member, fault_, accesses);
-      ticket.Release(group);
-      return true;
+  /// A step of a call of the run's ticket.
+  template <typename Call>
+  bool Resumed(State& s, uint32_t set, uint32_t member, Run& run, bool* result,
+               const Call& call) const {
+    auto& row = s.row[set][set < Shape::kSpanning ? member : 0];
+    struct {
+      decltype(run.ticket) ticket;
+      typename TicketGroup<Shape>::Row row;
+    } object{run.ticket, row};
+    const auto step = [&](auto& of, Accesses& accesses) {
+      TicketGroup<Shape> group(s, of.row, set, member, fault_, accesses);
+      return call(of.ticket, group);
     };
-    if (!released && !Resume(run.ticket, run.log, release, &released)) return Outcome::kMoved;
-    const auto calls = static_cast<uint8_t>(run.calls + 1);
-    run = {};
-    run.calls = calls;
-    run.ticket = decltype(run.ticket)(static_cast<uint8_t>(calls + 1));
-    return Outcome::kMoved;
+    const bool over = Resume(object, run.log, step, result);
+    run.ticket = object.ticket;
+    row = object.row;
+    return over;
   }
 
-  static void Put(State& s, uint32_t rank, uint8_t work) {
-    for (uint8_t& place : s.queue[rank]) {
+  template <size_t kPlaces>
+  static void Put(uint8_t (&queue)[kPlaces], uint8_t work, const char** wrong) {
+    for (uint8_t& place : queue) {
       if (place != 0) continue;
       place = work;
       return;
     }
+    *wrong = "too much in a queue";
   }
 
   // The queue runs what stands first, and nothing else before that.
   Outcome Execute(State& s, uint32_t rank) const {
     auto& queue = s.queue[rank];
     if (queue[0] == 0) return Outcome::kBlocked;
-    const uint32_t set = (queue[0] - 1U) / 2;
+    const uint32_t set = SetOf(queue[0]);
+    const uint32_t call = (queue[0] - 1U) / 2 / kSets;
     const uint32_t member = Rank(set, 0) == rank ? 0 : 1;
-    if (queue[0] % 2 == 1) {
-      ++s.word[set][1 - member];
-    } else if (s.word[set][member] <= s.run[set][member].calls) {
+    if ((queue[0] - 1) % 2 == kTell) {
+      ++s.member[set][1 - member].told;
+    } else if (s.member[set][member].told <= call) {
       return Outcome::kBlocked;
     }
-    for (uint32_t k = 0; k + 1 < 4; ++k) queue[k] = queue[k + 1];
-    queue[3] = 0;
+    std::copy(queue + 1, std::end(queue), queue);
+    *(std::end(queue) - 1) = 0;
     return Outcome::kMoved;
   }
 

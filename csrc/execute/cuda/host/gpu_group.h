@@ -51,7 +51,7 @@ struct GpuGroupPlace {
 [[nodiscard]] std::string OtherVersion(uint32_t one, const std::string& version, uint32_t other,
                                        const std::string& other_version);
 
-/// Forty-five methods, since a run asks one object after all that the ranks have agreed on. One
+/// Forty-six methods, since a run asks one object after all that the ranks have agreed on. One
 /// thread at a time. No call waits, but the destructor for some seconds: for its streams, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {
@@ -123,6 +123,7 @@ class GpuGroup {
   [[nodiscard]] uint64_t NextTicket() { return ++tickets_; }
   /// The number of what a rank tells next in GpuPeerInfo::stored: the same on all ranks.
   [[nodiscard]] uint64_t NextStore() { return ++stores_; }
+  [[nodiscard]] TicketRow<uint64_t, kTicketLanes>& ticket_row() { return ticket_row_; }
 
  private:
   /// Counted over the attempts, so that it only grows.
@@ -167,6 +168,7 @@ class GpuGroup {
   WindowLine line_;
   uint64_t tickets_ = 0;
   uint64_t stores_ = 0;
+  TicketRow<uint64_t, kTicketLanes> ticket_row_;
 };
 
 }  // namespace horoacc::cuda

@@ -71,7 +71,8 @@ struct alignas(64) GpuPeerInfo {
   // Renewals of its kernels' memory: no kernel of before uses it; all of it is zeroed.
   std::atomic<uint64_t> drained{0};
   std::atomic<uint64_t> cleared{0};
-  // The leader's: the number of the set's last ticket that was called, and ranks that hold it.
+  // The leader's: the number of the set's last ticket that was called, and how often ranks hold it
+  // or one before.
   std::atomic<uint64_t> called{0};
   std::atomic<uint32_t> holders{0};
   std::atomic<uint32_t> closed{0};  ///< it has closed all memory of the others

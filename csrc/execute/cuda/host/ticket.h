@@ -28,6 +28,13 @@ struct TicketLanes {
   Lane lanes[kLanes];
 };
 
+/// The tickets of a set between which no other set has taken one, on its leader: by lane, the first
+/// of the latest such row, and the number behind it.
+template <typename Count, uint32_t kLanes>
+struct TicketRow {
+  std::array<Count, kLanes> first{}, end{};
+};
+
 /// A stream or a kernel must not wait for work that stands behind a wait of another set in a
 /// hardware queue, that has no room on the GPU because of one, or that a thread will enqueue only
 /// after a call of the driver that waits for this GPU. Sets that have a rank in common begin in no
@@ -40,6 +47,10 @@ struct TicketLanes {
 /// host's is called. Tickets of two such sets might be called in different orders on two hosts,
 /// each ahead of the other, or of a set inside the host that waits for the other: so a host takes
 /// part in one such set at a time. Then all that is ahead of its ticket waits for this host alone.
+///
+/// A set has a ticket for each bucket. Those in a row in all lanes are as one: the next is called
+/// while the set still holds those before, so that its buckets follow each other on the streams
+/// without a turn of the hosts. Another set's ticket ends the row.
 ///
 /// A run that is dropped early has seen the job aborted, and no ticket is called after its own.
 ///
@@ -61,18 +72,20 @@ class BasicTicket {
     }
     if (taken_ == 0) taken_ = Take(group) ? 1 : 0;
     if (taken_ == 0 || !IsServed(group)) return false;
-    leader.holders.store(group.ranks(), std::memory_order_relaxed);
+    leader.holders.fetch_add(group.ranks(), std::memory_order_relaxed);
     leader.called.store(number_, std::memory_order_release);
     group.RingOthers();
     called_ = 1;
     return true;
   }
 
-  /// Nothing of this rank waits any more. Once, after it was called.
+  /// Nothing of this rank waits for this ticket's bucket any more. Once, after it was called. Ranks
+  /// may release tickets of a row in any order: lanes go on once there were as many releases as a
+  /// ticket has ranks, and another set waits for the row's last.
   void Release(Group& group) {
     if (group.alone()) return;
     auto&& leader = group.info(Group::kLeader);
-    if (leader.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if ((leader.holders.fetch_sub(1, std::memory_order_acq_rel) - 1U) % group.ranks() != 0) return;
     ForEachLane(group, [&](uint32_t lane) {
       group.ticket_lanes().lanes[lane].served.fetch_add(1, std::memory_order_acq_rel);
     });
@@ -90,7 +103,11 @@ class BasicTicket {
     auto&& all = group.ticket_lanes();
     if (all.busy.exchange(1, std::memory_order_acquire) != 0) return false;
     ForEachLane(group, [&](uint32_t lane) {
-      tickets_[lane] = all.lanes[lane].tickets.fetch_add(1, std::memory_order_relaxed);
+      const Count ticket = all.lanes[lane].tickets.fetch_add(1, std::memory_order_relaxed);
+      auto& row = group.ticket_row();
+      if (row.end[lane] != ticket) row.first[lane] = ticket;
+      row.end[lane] = static_cast<Count>(ticket + 1);
+      first_[lane] = row.first[lane];
     });
     all.busy.store(0, std::memory_order_release);
     return true;
@@ -100,14 +117,14 @@ class BasicTicket {
     bool served = true;
     ForEachLane(group, [&](uint32_t lane) {
       auto&& now = group.ticket_lanes().lanes[lane].served;
-      served = served && now.load(std::memory_order_acquire) == tickets_[lane];
+      served = served && now.load(std::memory_order_acquire) >= first_[lane];
     });
     return served;
   }
 
   Count number_;
-  std::array<Count, Group::kTicketLanes> tickets_{};  ///< the leader's, by lane
-  uint8_t taken_ = 0;                                 ///< flags as bytes: models compare them
+  std::array<Count, Group::kTicketLanes> first_{};  ///< of the leader's row, by lane
+  uint8_t taken_ = 0;                               ///< flags as bytes: models compare them
   uint8_t called_ = 0;
 };
 
