@@ -459,10 +459,11 @@ CORE_ROWS: tuple[Setting, ...] = (
         "Where tensors on GPUs are reduced. `leader`: by one rank's kernels, on the GPU of all "
         "ranks; `kernel`: by kernels that wait for each other, where no two ranks share a GPU; "
         "`stream`: by every rank's kernels, on streams that wait for each other; `cpu_reduce`: by "
-        "the CPU; `nccl`: by NCCL, in NCCL's order, if all ranks can load it. `auto`: the first of "
-        "these but `nccl` that all ranks of a process set can, `kernel` only on GPUs that no other "
-        "process may use; or, for sizes where `horoaccrun tune -- --gpus` has measured another of "
-        "them, or `nccl`, to be faster, that one. A mode that is given and impossible is an error "
+        "the CPU; `nccl`: by NCCL, in NCCL's order, if all ranks can load it. Process sets on "
+        "several hosts have `nccl` and `cpu_reduce` of these. `auto`: the first of these but "
+        "`nccl` that all ranks of a process set can, `kernel` only on GPUs that no other process "
+        "may use; or, for sizes where `horoaccrun tune -- --gpus` has measured another of them, "
+        "or `nccl`, to be faster, that one. A mode that is given and impossible is an error "
         "on all ranks that says why. Rank 0's value holds.",
         flag="--gpu-mode",
         yaml=("params", "gpu_mode"),

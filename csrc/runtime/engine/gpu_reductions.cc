@@ -165,7 +165,7 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
     place.members.push_back(static_cast<uint32_t>(member - set.ranks.begin()));
   }
   place.spans_hosts = running.decision.path == Path::kNccl;
-  place.holds_news = [this, spans = place.spans_hosts] { return spans && job_.mux->HasUnsent(); };
+  place.holds_news = [this, spans = place.spans_hosts] { return spans && job_.HasUnsent(); };
   const bool alone =
       std::ranges::count_if(job_.share.pidfds, [](const auto& fd) { return !fd; }) == 1;
   place.lanes = alone ? uint64_t{1} << job_.local_rank() % cuda::TicketLanes::kLanes

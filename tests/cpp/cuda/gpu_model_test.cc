@@ -63,7 +63,8 @@ TEST(tickets_of_sets_that_share_a_hardware_queue) {
 
 // Why NCCL reduces across hosts for one set of a host at a time (ticket.h).
 TEST(tickets_of_sets_across_hosts) {
-  Holds(TicketModel<OneAcrossHosts>(2, TicketFault::kNone));
+  Holds(TicketModel<OneAcrossHosts>(1, TicketFault::kNone));
+  Holds(TicketModel<OneBesideOneInside>(2, TicketFault::kNone));
   IsCaught(TicketModel<TwoAcrossHosts>(1, TicketFault::kNone), kStuck);
 }
 

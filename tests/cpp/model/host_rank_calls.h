@@ -43,9 +43,10 @@ inline const HostStep& HostRank::Step(int pauses) {
 inline void HostRank::Submit(const std::string& name, int pauses, HostStep::Kind kind) {
   Call call{name};
   call.refuses = kind == HostStep::Kind::kRefuse;
-  call.recurs = call.refuses || kind == HostStep::Kind::kPlanned                   ? Recurs::kInPlan
-                : kind == HostStep::Kind::kRecurs || kind == HostStep::Kind::kChanged ? Recurs::kByName
-                                                                                      : Recurs::kNo;
+  call.recurs = call.refuses || kind == HostStep::Kind::kPlanned ? Recurs::kInPlan
+                : kind == HostStep::Kind::kRecurs || kind == HostStep::Kind::kChanged
+                    ? Recurs::kByName
+                    : Recurs::kNo;
   call.changed = kind == HostStep::Kind::kChanged;
   if (name[0] == '#') {
     call.number = std::stoull(name.substr(1));

@@ -46,6 +46,12 @@ struct OneAcrossHosts {
   static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {0, 1}, {2, 3}};
 };
 
+/// A host of two ranks and one of one: tickets in a row of the set across them, and of that inside.
+struct OneBesideOneInside {
+  static constexpr uint32_t kRanks = 3, kSets = 2, kSpanning = 1;
+  static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {0, 1}};
+};
+
 /// Two sets across them with no rank in common, but with the sets inside.
 struct TwoAcrossHosts {
   static constexpr uint32_t kRanks = 4, kSets = 4, kSpanning = 2;

@@ -41,14 +41,17 @@ AdasumSums::AdasumSums(GpuGroup& group, std::vector<BucketTensor> tensors,
   group_.Tell(&GpuPeerInfo::stored, told_);
 }
 
-// No rank tells anew before all have looked: an Adasum ends on no rank before all have begun it, on
-// GPUs or by the CPU.
-std::optional<bool> AdasumSums::OnAllRanks() const {
+// No rank tells anew before all have looked. On GPUs no Adasum ends before all have begun it; by
+// the CPU it may, so there all tell that they have looked.
+std::optional<bool> AdasumSums::OnAllRanks() {
   if (!group_.AllHave(&GpuPeerInfo::stored, told_)) return std::nullopt;
-  for (uint32_t rank = 0; rank < group_.ranks(); ++rank) {
-    if (group_.info(rank).sums.load(std::memory_order_relaxed) == kNoMemory) return false;
-  }
-  return true;
+  bool possible = true;
+  for (uint32_t rank = 0; rank < group_.ranks(); ++rank)
+    possible = possible && group_.info(rank).sums.load(std::memory_order_relaxed) != kNoMemory;
+  if (possible) return true;
+  if (!std::exchange(looked_, true)) TellAdded();
+  if (!AllHaveAdded()) return std::nullopt;
+  return false;
 }
 
 // Kernels may still write there. Without an event nobody knows when they have ended: then the block

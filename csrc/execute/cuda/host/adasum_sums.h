@@ -25,7 +25,7 @@ class AdasumSums {
   AdasumSums& operator=(const AdasumSums&) = delete;
 
   /// Whether all ranks have the memory, once all have told. Nothing else may be called without it.
-  [[nodiscard]] std::optional<bool> OnAllRanks() const;
+  [[nodiscard]] std::optional<bool> OnAllRanks();
   /// A launch for a tensor's part of a window that all ranks show: this rank's chunks.
   [[nodiscard]] Status Multiply(const BucketPart& part) const;
   /// Once all ranks' GPUs have multiplied all windows: adds up some chunks. True: that were all.
@@ -55,12 +55,13 @@ class AdasumSums {
   const SetContext& context_;
   const size_t pairs_;
   const size_t own_pairs_;        ///< of a rank, at most
-  const uint64_t told_, added_;   ///< numbers of what a rank stores: where, and its pairs' sums
+  const uint64_t told_, added_;   ///< numbers of what it tells: where, and that its sums are there
   std::vector<uint64_t> starts_;  ///< first chunk of every tensor, and the number of chunks
   uint64_t lanes_ = 0;            ///< doubles of lanes in a rank's memory
   std::byte* own_ = nullptr;
-  uint64_t chunk_ = 0;  ///< the next to be added up
-  size_t tensor_ = 0;   ///< whose it is
+  bool looked_ = false;  ///< and not all ranks have memory
+  uint64_t chunk_ = 0;   ///< the next to be added up
+  size_t tensor_ = 0;    ///< whose it is
   std::vector<TwoPartSum> products_;
   std::vector<std::vector<double>> factors_;  ///< by tensor, as far as they are known
 };

@@ -24,7 +24,13 @@ GpuGroup::GpuGroup(GpuGroupPlace place, std::shared_ptr<Gpu> gpu,
       watch_(*place_.polling),
       shares_(gpu_, place_.segment, place_.me, place_.in_this_process, place_.alive) {}
 
-GpuGroup::~GpuGroup() { LeaveHost(); }
+// The host is given up when nothing of the set works on the GPU any more.
+GpuGroup::~GpuGroup() {
+  kernels_.reset();
+  shares_.Close();
+  nccl_.reset();
+  LeaveHost();
+}
 
 std::vector<ha_cuda_traits> GpuGroup::Traits() const {
   std::vector<ha_cuda_traits> traits;

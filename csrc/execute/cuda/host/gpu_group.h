@@ -51,7 +51,7 @@ struct GpuGroupPlace {
 [[nodiscard]] std::string OtherVersion(uint32_t one, const std::string& version, uint32_t other,
                                        const std::string& other_version);
 
-/// Forty-six methods, since a run asks one object after all that the ranks have agreed on. One
+/// Some fifty methods, since a run asks one object after all that the ranks have agreed on. One
 /// thread at a time. No call waits, but the destructor for some seconds: for its streams, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {

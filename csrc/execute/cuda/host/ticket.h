@@ -52,7 +52,8 @@ struct TicketRow {
 /// while the set still holds those before, so that its buckets follow each other on the streams
 /// without a turn of the hosts. Another set's ticket ends the row.
 ///
-/// A run that is dropped early has seen the job aborted, and no ticket is called after its own.
+/// A run that is dropped early has seen the job aborted, and no other set's ticket is called after
+/// its own.
 ///
 /// `Group`: GpuGroup, or the one of tests/cpp/model/ticket_model.h.
 template <typename Group>

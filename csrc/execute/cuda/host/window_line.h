@@ -17,7 +17,8 @@ enum class WindowStage : uint8_t {
 /// Windows, also of different buckets, come to each stage in the order of their numbers, which are
 /// the same on all ranks: so all ranks use the same slots and launch in the same order. A window is
 /// packed while others are being reduced, but into a slot only when the window that was there has
-/// come to its last stage, for which no GPU uses that slot of any rank any more.
+/// come to its last stage, for which no GPU uses that slot of any rank any more. (In mode NCCL no
+/// other rank ever does, and each looks at its own.)
 template <typename Count>
 class BasicWindowLine {
  public:
