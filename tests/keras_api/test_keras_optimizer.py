@@ -56,6 +56,7 @@ def test_a_step_of_a_graph_is_one_call() -> None:
 def test_a_step_of_a_graph_sends_no_message_to_other_hosts(env: dict[str, str]) -> None:
     import keras_training as training
 
+    training.seed_weights(3)
     widths = (200, 200, 3)
     model = keras.Sequential([keras.Input((7,)), *map(keras.layers.Dense, widths)])
     training.fit(model, hvd.DistributedOptimizer(training.sgd()), training.share(8))

@@ -52,10 +52,11 @@ struct OneBesideOneInside {
   static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {0, 1}};
 };
 
-/// Two sets across them with no rank in common, but with the sets inside.
+/// Two sets across two hosts of one rank. Sets without a common rank can wait for each other, too,
+/// through sets inside the hosts: these have too many states.
 struct TwoAcrossHosts {
-  static constexpr uint32_t kRanks = 4, kSets = 4, kSpanning = 2;
-  static constexpr uint32_t kMember[kSets][2] = {{0, 2}, {1, 3}, {0, 1}, {2, 3}};
+  static constexpr uint32_t kRanks = 2, kSets = 2, kSpanning = 2;
+  static constexpr uint32_t kMember[kSets][2] = {{0, 1}, {0, 1}};
 };
 
 template <typename Shape>
