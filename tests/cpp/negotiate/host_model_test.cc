@@ -85,7 +85,7 @@ std::vector<Case> Cases() {
     script.insert(script.end(), last.begin(), last.end());
     return script;
   };
-  const HostScript recurs = turns("aaaa"), changes = turns("aaabba"),
+  const HostScript recurs = turns("aaaa"), changes = turns("aabba"),
                    recurs_behind = turns("aaa", {Submit("c"), Recurring("a"), Wait()}),
                    recurs_before = turns("aaa", {Recurring("a"), Submit("c"), Wait()}),
                    recurs_joins = turns("aaa", {Recurring("a"), Join()});
@@ -209,14 +209,15 @@ std::vector<Case> Cases() {
        granted({1, 1, 1, 1, 1, 1}, {goes_on, goes_on, goes_on, goes_on, goes_on, refuses}), 0},
       {"calls beside a locked plan on 2+2", granted(kTwoByTwo, {beside, before, before, beside})},
       {"calls beside a locked plan on 1+1+1", granted(kThree, {beside, before, beside})},
-      {"a call that recurs on 1+1+1", granted(kThree, {recurs, recurs, recurs}), 3000, 1000},
+      {"a call that recurs on 1+1+1", granted(kThree, {recurs, recurs, recurs}), 1000, 200},
       {"a call that recurs, and another one, on 2+2",
-       granted(kTwoByTwo, {recurs_behind, recurs_before, recurs_before, recurs_behind}), 3000, 1000},
-      {"a call that recurs with other requests on 1+1", granted(kTwo, {changes, changes})},
+       granted(kTwoByTwo, {recurs_behind, recurs_before, recurs_before, recurs_behind}), 1000, 200},
+      {"a call that recurs with other requests on 1+1", granted(kTwo, {changes, changes}), 1000,
+       200},
       {"a call that recurs with other requests on 2+2",
-       granted(kTwoByTwo, {changes, changes, changes, changes}), 3000, 1000},
-      {"a join after a call that recurs on 1+1",
-       granted(kTwo, {recurs_joins, recurs_joins}), 3000, 1000},
+       granted(kTwoByTwo, {changes, changes, changes, changes}), 1000, 200},
+      {"a join after a call that recurs on 1+1", granted(kTwo, {recurs_joins, recurs_joins}), 1000,
+       200},
       {"questions about a locked plan on 2+2",
        granted(kTwoByTwo, {planned, asks_plan, asks_plan, planned}), 3000, 1000},
       {"a locked plan on 2+2, given up",
