@@ -144,7 +144,8 @@ typedef struct {
   int32_t grouped;
   /* Not 0: the allreduce has a name and comes again and again, as that of a graph's op does. On
    * several hosts no bucket fuses it with others then if it may begin without a message to other
-   * hosts, and so it does once it has come a few times with the same request. Alike on all ranks. */
+   * hosts, and so it does once it has come a few times with the same request. Alike on all ranks.
+   */
   int32_t recurring;
 } ha_call;
 

@@ -77,8 +77,8 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   const Recurs recurs = pending.place.recurs;
-  const bool may_be_granted = grants_ && reduces && call.named && recurs != Recurs::kNo && !own.on_gpu &&
-                 bytes > 0 && bytes <= kMostGrantedBytes;
+  const bool may_be_granted = grants_ && reduces && call.named && recurs != Recurs::kNo &&
+                              !own.on_gpu && bytes > 0 && bytes <= kMostGrantedBytes;
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
   } else if (reduces && own.on_gpu) {
@@ -86,8 +86,8 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
       whole.kind = nccl_ ? Whole::Kind::kNccl : Whole::Kind::kComposedOnGpus;
   } else if ((composes_ || may_be_granted) && reduces) {
     whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
-    whole.granted = may_be_granted && (recurs == Recurs::kInPlan ||
-                                       CameBefore(call, ready_set.groups()[0].request));
+    whole.granted = may_be_granted &&
+                    (recurs == Recurs::kInPlan || CameBefore(call, ready_set.groups()[0].request));
   }
   whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
   if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
