@@ -227,8 +227,8 @@ def counters() -> dict[str, int]:
     `data_connections` came into being; `data_send_calls` and `data_receive_calls` are the system
     calls on them. `plan_rounds` are the steps whose gradients needed one call a bucket,
     `plan_granted` the calls of these, and of TensorFlow's gradients, that began without a message
-    to other hosts (`plan_dropped` of them were dropped), and `plan_unlocks_…` say why such rounds ended
-    (docs/architecture.md, Locked plans). `tuned_…` are settings as autotune has them now,
+    to other hosts (`plan_dropped` of them were dropped), and `plan_unlocks_…` say why such rounds
+    ended (docs/architecture.md, Locked plans). `tuned_…` are settings as autotune has them now,
     `autotune_trials` its trials so far and `autotune_kept` those whose values were kept.
 
     Returns:

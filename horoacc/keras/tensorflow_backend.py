@@ -165,7 +165,9 @@ def _reduce_together(parts: Sequence[Sequence[Member]], travel: Travel) -> list[
     dense = [one for one in members if not isinstance(one.gradient, tf.IndexedSlices)]
     reduced: dict[str, Any] = {}
     if dense:
-        reduced = dict(zip((one.name for one in dense), _dense(dense, travel, recurring=True), strict=True))
+        reduced = dict(
+            zip((one.name for one in dense), _dense(dense, travel, recurring=True), strict=True)
+        )
     return [reduced[one.name] if one.name in reduced else _single(one, travel) for one in members]
 
 

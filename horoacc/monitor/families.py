@@ -87,7 +87,8 @@ FAMILIES = (
     ),
     _counter(
         "horoacc_plan_granted", "plan_granted",
-        "Calls of such steps, and of gradients in TensorFlow, that began without a message to other hosts.",
+        "Calls of such steps, and of TensorFlow's gradients, that began without a message to other "
+        "hosts.",
     ),
     _counter("horoacc_plan_dropped", "plan_dropped", "Those of them that were dropped."),
     Family(
