@@ -29,31 +29,48 @@ def sampled(
     Returns:
         What `work` gives, and the nanoseconds of each part while all of them worked.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        data = str(Path(folder) / "samples")
-        recorder = subprocess.Popen(
-            ["perf", "record", "-q", "-k", "mono", "-F", str(_HERTZ),
-             "-p", ",".join(map(str, pids)), "-o", data],
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(0.3)  # until it samples
-        spans = work()
-        recorder.send_signal(signal.SIGINT)
-        recorder.wait()
-        first, last = common(spans)
-        shown = subprocess.run(
-            ["perf", "report", "-i", data, "--no-children", "-F", "period,sym,dso", "-t", "\t",
-             "--time", f"{first:.6f},{last:.6f}"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-        ).stdout  # fmt: skip
+    spans, lines = recorded(
+        ["-F", str(_HERTZ), "-p", ",".join(map(str, pids))],
+        ["report", "--no-children", "-F", "period,sym,dso", "-t", "\t"], work,
+    )  # fmt: skip
     counts: collections.Counter[str] = collections.Counter()
-    for line in shown.splitlines():
+    for line in lines:
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) == 3 and fields[0].isdigit():
             what = f"{fields[1]} {fields[2]}"
             part = next(part for part, pattern in parts.items() if re.search(pattern, what))
             counts[part] += int(fields[0])
     return spans, counts
+
+
+def recorded(
+    events: Sequence[str], show: Sequence[str], work: Callable[[], Spans]
+) -> tuple[Spans, list[str]]:
+    """Has `perf` record while processes work.
+
+    Args:
+        events: Arguments of `perf record`: of what, and what.
+        show: A command of `perf` that shows a record, and its arguments.
+        work: Has the processes work.
+
+    Returns:
+        What `work` gives, and the lines that `show` prints of the time in which all of them worked.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        data = str(Path(folder) / "record")
+        recorder = subprocess.Popen(
+            ["perf", "record", "-q", "-k", "mono", *events, "-o", data], stderr=subprocess.DEVNULL
+        )
+        time.sleep(0.3)  # until it records
+        spans = work()
+        recorder.send_signal(signal.SIGINT)
+        recorder.wait()
+        first, last = common(spans)
+        shown = subprocess.run(
+            ["perf", *show, "-i", data, "--time", f"{first:.6f},{last:.6f}"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        )  # fmt: skip
+    return spans, shown.stdout.splitlines()
 
 
 def common(spans: Spans) -> tuple[float, float]:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import collections
 import re
-import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
-from benchmarks.shares.samples import Spans, common
+from benchmarks.shares.samples import Spans, common, recorded
 
 STATES = SLEEPS, WOKEN, ENGINE, OTHER = (
     "asleep, until another thread wakes it", "woken, until it runs",
@@ -32,32 +27,19 @@ def switched(pids: Sequence[int], work: Callable[[], Spans]) -> tuple[Spans, dic
         What `work` gives, and the share of the time in each state, a mean of the processes, while
         all of them worked.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        data = str(Path(folder) / "switches")
-        recorder = subprocess.Popen(
-            ["perf", "record", "-q", "-a", "-k", "mono", "-e", "sched:sched_switch",
-             "-e", "sched:sched_waking", "-o", data],
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        time.sleep(0.3)  # until it records
-        spans = work()
-        recorder.send_signal(signal.SIGINT)
-        recorder.wait()
-        first, last = common(spans)
-        shown = subprocess.run(
-            ["perf", "script", "-i", data, "--ns", "-F", "time,event,trace",
-             "--time", f"{first:.6f},{last:.6f}"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-        ).stdout  # fmt: skip
-    seconds = _seconds(shown.splitlines(), set(pids))
+    spans, lines = recorded(
+        ["-a", "-e", "sched:sched_switch", "-e", "sched:sched_waking"],
+        ["script", "--ns", "-F", "time,event,trace"], work,
+    )  # fmt: skip
+    first, last = common(spans)
+    seconds = _seconds(lines, set(pids))
     return spans, {state: seconds[state] / (last - first) / len(pids) for state in STATES}
 
 
 def _seconds(lines: Iterable[str], pids: set[int]) -> collections.Counter[str]:
     seconds: collections.Counter[str] = collections.Counter()
-    since: dict[
-        int, tuple[str, float]
-    ] = {}  # its state, and from when on, of each that does not run
+    # Of each process that does not run: its state, and since when.
+    since: dict[int, tuple[str, float]] = {}
     for line in lines:
         now = float(line.split(maxsplit=1)[0].rstrip(":"))
         if (waking := _WAKING.search(line)) and since.get(pid := int(waking[1]), ("",))[

@@ -31,6 +31,22 @@ void AwaitCounter(Engine& engine, std::atomic<uint64_t> Counters::* counter, uin
   CHECK((engine.counters().*counter).load() >= least);
 }
 
+/// Two allreduces, a bucket each.
+std::vector<Result<uint64_t>> SubmitBoth(Engine& engine, int rank, int device,
+                                         void* const (&streams)[2], const Numbers& first,
+                                         const Numbers& second) {
+  std::vector<Result<uint64_t>> handles;
+  for (const Numbers* tensor : {&first, &second}) {
+    void* const stream = streams[handles.size()];
+    tensor->Fill(stream, [rank](size_t i) { return Value(rank, i); });
+    const std::string name = "x" + std::to_string(handles.size());
+    handles.push_back(
+        engine.Submit(OnGpu(Collective::kAllreduce, name, *tensor, tensor, stream, 0, device)));
+    AwaitCounter(engine, &Counters::decisions, handles.size());  // they are not fused
+  }
+  return handles;
+}
+
 /// On all ranks two buckets, the first of which the last rank's script is not ready for: it cannot
 /// be reduced before `go_on` of all ranks has returned, and the second is packed by then.
 void HoldTheFirstOfTwo(const char* mode, Engine& engine, int rank, int ranks,
@@ -43,15 +59,7 @@ void HoldTheFirstOfTwo(const char* mode, Engine& engine, int rank, int ranks,
     });
   }
   const Numbers first(5000, device), second(7000, device);
-  std::vector<Result<uint64_t>> handles;
-  for (const Numbers* tensor : {&first, &second}) {
-    void* const stream = streams[handles.size()];
-    tensor->Fill(stream, [rank](size_t i) { return Value(rank, i); });
-    const std::string name = "x" + std::to_string(handles.size());
-    handles.push_back(
-        engine.Submit(OnGpu(Collective::kAllreduce, name, *tensor, tensor, stream, 0, device)));
-    AwaitCounter(engine, &Counters::decisions, handles.size());  // they are not fused
-  }
+  const auto handles = SubmitBoth(engine, rank, device, streams, first, second);
   AwaitCounter(engine, &Counters::gpu_overlapped_buckets, 1);
   go_on();
   ++through;
@@ -98,15 +106,7 @@ TEST(tensors_that_are_late_do_not_hold_up_the_bucket_before) {
       if (rank == 1) hold(streams[0], begun);
       hold(streams[1], through);
       const Numbers first(5000, device), second(7000, device);
-      std::vector<Result<uint64_t>> handles;
-      for (const Numbers* tensor : {&first, &second}) {
-        void* const stream = streams[handles.size()];
-        tensor->Fill(stream, [rank](size_t i) { return Value(rank, i); });
-        const std::string name = "x" + std::to_string(handles.size());
-        handles.push_back(
-            engine.Submit(OnGpu(Collective::kAllreduce, name, *tensor, tensor, stream, 0, device)));
-        AwaitCounter(engine, &Counters::decisions, handles.size());
-      }
+      const auto handles = SubmitBoth(engine, rank, device, streams, first, second);
       ++begun;
       Finish(engine, handles[0], streams[0]);
       first.Expect(streams[0], [](size_t i) { return Value(2, i); });
